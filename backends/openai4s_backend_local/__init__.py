@@ -1,0 +1,7 @@
+"""Allocations as process trees on this machine. The core finds `create_backend` through its entry point."""
+
+from __future__ import annotations
+
+from .backend import create_backend
+
+__all__ = ["create_backend"]

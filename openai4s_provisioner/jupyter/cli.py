@@ -1,0 +1,89 @@
+"""``jupyter openai4s``: what a person or an admin does outside of JupyterLab.
+
+Every command prints plain lines and ends with an honest exit status: 0 done, 1 refused with one sentence, 2 misused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+
+from jupyter_client.kernelspec import KernelSpecManager
+from traitlets.config import Config
+
+from ..app import load_site_config
+from ..orchestration.errors import ConfigError, ProvisionerError
+from ..orchestration.models import ResourceProfile
+from . import kernelspecs
+from .settings import OpenAI4S
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console script ``jupyter-openai4s``."""
+    arguments = _parser().parse_args(argv)
+    try:
+        status: int = arguments.run(arguments)
+    except (ProvisionerError, OSError) as error:
+        print(f"jupyter openai4s: {error}", file=sys.stderr)
+        return 1
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="jupyter openai4s", description="Sessions: kernels in isolated allocations.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    kernels = commands.add_parser("kernels", help="kernelspecs of sessions").add_subparsers(required=True, metavar="ACTION")
+
+    install = kernels.add_parser("install", help="one kernelspec per base kernel and profile")
+    install.add_argument("--kernel", action="append", default=[], help="base kernelspec (repeatable; default: python3)")
+    install.add_argument("--profile", action="append", default=[], help="profile (repeatable; default: all of them)")
+    install.add_argument("--cluster-toml", default="", help="path of cluster.toml, if not found by itself")
+    where = install.add_mutually_exclusive_group()
+    where.add_argument("--sys-prefix", action="store_true", help="into this Python environment")
+    where.add_argument("--prefix", help="into this prefix")
+    install.set_defaults(run=_install)
+
+    listing = kernels.add_parser("list", help="the session kernelspecs that Jupyter finds")
+    listing.set_defaults(run=_list)
+
+    remove = kernels.add_parser("remove", help="remove session kernelspecs by name")
+    remove.add_argument("name", nargs="+")
+    remove.set_defaults(run=_remove)
+    return parser
+
+
+def _install(arguments: argparse.Namespace) -> int:
+    settings = OpenAI4S(config=Config({"OpenAI4S": {"cluster_toml": arguments.cluster_toml}})).frozen()
+    profiles = _chosen_profiles(load_site_config(settings).profiles, arguments.profile)
+    prefix = sys.prefix if arguments.sys_prefix else arguments.prefix
+    manager = KernelSpecManager()
+    for base in arguments.kernel or ["python3"]:
+        for profile in profiles:
+            spec = kernelspecs.install(manager, base, profile, user=prefix is None, prefix=prefix)
+            print(f"{spec.name}\t{spec.display_name}\t{spec.resource_dir}")
+    return 0
+
+
+def _chosen_profiles(known: Mapping[str, ResourceProfile], names: Sequence[str]) -> list[ResourceProfile]:
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ConfigError(f"No profile named {unknown[0]!r}. Profiles: {', '.join(sorted(known))}.")
+    return [known[name] for name in names or sorted(known)]
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    for spec in kernelspecs.installed(KernelSpecManager()):
+        print(f"{spec.name}\t{spec.display_name}\tstarts {spec.base} with profile {spec.profile}\t{spec.resource_dir}")
+    return 0
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    manager = KernelSpecManager()
+    for name in arguments.name:
+        print(f"removed {kernelspecs.remove(manager, name)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Kernelspecs of sessions: one per base kernel and profile, with a name that a person recognises.
+
+A session's kernelspec is a copy of its base with a provisioner stanza. Only kernelspecs that carry our own mark are
+ever listed, replaced or removed here; everybody else's are left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKernel
+
+from ..orchestration.errors import ConfigError
+from ..orchestration.models import ResourceProfile
+
+PROVISIONER = "openai4s-provisioner"
+_MARK = "openai4s"
+
+
+@dataclass(frozen=True)
+class SessionKernelspec:
+    """An installed kernelspec of ours. `base` is the kernelspec it starts, `profile` the profile it asks for."""
+
+    name: str
+    display_name: str
+    base: str
+    profile: str
+    resource_dir: Path
+
+
+def kernelspec_name(base: str, profile: str) -> str:
+    return re.sub(r"[^a-z0-9._-]", "-", f"{base}-{profile}-session".lower())
+
+
+def display_name(base: KernelSpec, profile: ResourceProfile) -> str:
+    """``Python 3 (ipykernel)`` and the profile ``local session`` become ``Python 3 (local session)``."""
+    language = re.sub(r"\s*\([^)]*\)\s*$", "", base.display_name) or base.display_name
+    return f"{language} ({profile.display_name or profile.name})"
+
+
+def session_stanza(base: KernelSpec, base_name: str, profile: ResourceProfile) -> dict[str, Any]:
+    """The content of kernel.json."""
+    content: dict[str, Any] = base.to_dict()
+    content["display_name"] = display_name(base, profile)
+    content["metadata"] = {
+        **base.metadata,
+        "kernel_provisioner": {
+            "provisioner_name": PROVISIONER,
+            "config": {"profile": profile.name, "base_kernel": base_name},
+        },
+        _MARK: {"base_kernel": base_name, "profile": profile.name},
+    }
+    return content
+
+
+def install(
+    manager: KernelSpecManager, base_name: str, profile: ResourceProfile, *, user: bool = True, prefix: str | None = None
+) -> SessionKernelspec:
+    """Write the session kernelspec of `base_name` and `profile`. Replaces our own older one, refuses anyone else's."""
+    base = _base(manager, base_name)
+    name = kernelspec_name(base_name, profile.name)
+    foreign = manager.find_kernel_specs().get(name)
+    if foreign and not _is_ours(Path(foreign)):
+        raise ConfigError(f"Kernelspec {name!r} in {foreign} was not written by this command; rename or remove it first.")
+    content = session_stanza(base, base_name, profile)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / name
+        if base.resource_dir and Path(base.resource_dir).is_dir():
+            shutil.copytree(base.resource_dir, source)
+        else:
+            source.mkdir()
+        (source / "kernel.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        target = manager.install_kernel_spec(str(source), kernel_name=name, user=user and not prefix, prefix=prefix)
+    return SessionKernelspec(name, content["display_name"], base_name, profile.name, Path(target))
+
+
+def installed(manager: KernelSpecManager) -> list[SessionKernelspec]:
+    """Every kernelspec of ours that Jupyter finds, by name. One that cannot be read is somebody else's."""
+    found = []
+    for name, folder in sorted(manager.find_kernel_specs().items()):
+        stanza = _read(Path(folder))
+        mark = stanza.get("metadata", {}).get(_MARK)
+        if mark:
+            found.append(
+                SessionKernelspec(
+                    name, stanza.get("display_name", name), mark["base_kernel"], mark["profile"], Path(folder)
+                )
+            )
+    return found
+
+
+def remove(manager: KernelSpecManager, name: str) -> Path:
+    """Remove the kernelspec `name` if it is ours. Returns the folder that is gone."""
+    for spec in installed(manager):
+        if spec.name == name:
+            shutil.rmtree(spec.resource_dir)
+            return spec.resource_dir
+    raise ConfigError(f"No session kernelspec named {name!r}. 'jupyter openai4s kernels list' names those there are.")
+
+
+def _base(manager: KernelSpecManager, name: str) -> KernelSpec:
+    try:
+        base = manager.get_kernel_spec(name)
+    except NoSuchKernel:
+        names = ", ".join(sorted(manager.find_kernel_specs())) or "none"
+        raise ConfigError(f"No kernelspec named {name!r} to make a session of. Installed: {names}.") from None
+    if base.metadata.get(_MARK):
+        raise ConfigError(f"Kernelspec {name!r} is a session already; name the kernel it starts instead.")
+    if not base.argv:
+        raise ConfigError(f"Kernelspec {name!r} in {base.resource_dir} has no argv: add the kernel's command to it.")
+    return base
+
+
+def _is_ours(folder: Path) -> bool:
+    return bool(_read(folder).get("metadata", {}).get(_MARK))
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        content = json.loads((folder / "kernel.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

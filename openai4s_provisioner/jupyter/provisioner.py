@@ -1,0 +1,236 @@
+"""The kernel provisioner: Jupyter's lifecycle calls, mapped onto one session of the control plane.
+
+Every hook says who calls it and when. It refuses to block: `poll` reads a cache, everything else awaits the control
+plane's own thread. Killing and restarting touch the kernel's process only; the allocation ends in `cleanup`, since
+Jupyter does not tell `kill` and `terminate` whether a restart follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.connect import KernelConnectionInfo
+from jupyter_client.kernelspec import KernelSpec, NoSuchKernel
+from jupyter_client.manager import KernelManager
+from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
+from traitlets import Unicode
+
+from ..app import ControlPlane, KernelRequest, KernelState, SessionChange
+from ..orchestration.errors import Refused, SessionEnded
+from ..orchestration.models import KernelLaunch
+from ..orchestration.reasons import Reason
+from .announcer import Announcer
+from .environment import installation_folders, kernel_argv, session_environment
+from .settings import OpenAI4S
+
+RELEASE_WAIT_S = 10.0  # DESIGN 5: how long a caller without a server waits for the stop to be accepted
+
+
+class SessionProvisioner(KernelProvisionerBase):
+    """Runs a kernel in a session: an allocation, a worker in it, and a sandbox around the kernel."""
+
+    profile = Unicode("", help="Profile of cluster.toml to ask for. Empty: the site's default profile.").tag(config=True)
+    base_kernel = Unicode("", help="Kernelspec whose kernel is started. Empty: this kernelspec itself.").tag(config=True)
+
+    _control: ControlPlane | None = None
+    _request: KernelRequest | None = None
+    _running = False  # between a launch and the `wait` that found its process ended
+    _ending_wished = False  # Jupyter asked for the end of this process, so its end is no surprise
+    _died = False  # it ended without being asked to: its memory is lost, and a person must hear that
+
+    @property
+    def has_process(self) -> bool:
+        """Read by the KernelManager all over; asserted to be true right after `launch_kernel`."""
+        return self._running
+
+    async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
+        """Called before every launch, restarts included. Asks admission; its refusal is what the person reads."""
+        spec = self._base_spec()
+        self.kernel_spec = spec
+        chosen = set(spec.env)
+        extra_arguments = kwargs.pop("extra_arguments", [])
+        kwargs = await super().pre_launch(cmd=[], **kwargs)
+        argv = kernel_argv(spec, extra_arguments, {k: v for k, v in kwargs.items() if isinstance(v, str)})
+        kwargs["env"] = session_environment(kwargs["env"], chosen)
+        request = self._kernel_request(spec, argv, kwargs)
+        control = self._control_plane()
+        if not control.holds(self.kernel_id):
+            await asyncio.wrap_future(control.admit(request))
+        self._request = request
+        kwargs["cmd"] = argv
+        return kwargs
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
+        """Called after `pre_launch`. Returns when the kernel has answered, so that client time-outs start then."""
+        control, request = self._control_plane(), self._request
+        assert request is not None, "pre_launch comes first"
+        announcer = Announcer(getattr(self.parent, "event_logger", None), self.log)
+        launching = control.launch(request, announcer.announce_from_any_thread)
+        try:
+            endpoint = await asyncio.wrap_future(launching)
+        except asyncio.CancelledError:
+            control.release(self.kernel_id, Reason.USER_CANCELLED, "the caller gave up the start")
+            raise
+        self._running, self._ending_wished, self._died = True, False, False
+        self.connection_info = KernelConnectionInfo(
+            transport="ipc",
+            ip=endpoint.ip,
+            key=self._manager.session.key,  # type: ignore[typeddict-item]  # bytes at run time, whatever it says
+            signature_scheme=request.launch.signature_scheme,
+            kernel_name=request.launch.kernel_name,
+            shell_port=endpoint.ports["shell"],
+            iopub_port=endpoint.ports["iopub"],
+            stdin_port=endpoint.ports["stdin"],
+            control_port=endpoint.ports["control"],
+            hb_port=endpoint.ports["hb"],
+        )
+        return self.connection_info
+
+    async def post_launch(self, **kwargs: Any) -> None:
+        """Called once the restarter runs. When that gives a kernel up, no `cleanup` follows: hear it from the restarter."""
+        if getattr(self.parent, "_restarter", None) is not None:
+            self._manager.add_restart_callback(self._given_up, "dead")
+
+    async def poll(self) -> int | None:
+        """Called every 3 s by the restarter and every 0.1 s during a shutdown. None while alive or not known."""
+        state = self._state()
+        if state is None or state.alive:
+            return None
+        if state.final:
+            self._forbid_restart()
+        if not self._ending_wished:
+            self._died = True
+        return state.exit_status
+
+    async def wait(self) -> int | None:
+        """Called once `poll` said that the process ended. Afterwards there is no process."""
+        while (status := await self.poll()) is None and self._running and self._control_plane().holds(self.kernel_id):
+            await asyncio.sleep(0.05)
+        self._running = False
+        return status
+
+    async def send_signal(self, signum: int) -> None:
+        """Called for interrupts, and as the first step of every shutdown: a dead kernel is no error."""
+        if self._running and signum != 0:
+            self._control_plane().signal(self.kernel_id, signum)
+
+    async def kill(self, restart: bool = False) -> None:
+        """Called to end the kernel at once. `restart` cannot be trusted: the allocation stays."""
+        self._ending_wished = True
+        if self._running:
+            self._control_plane().stop_kernel(self.kernel_id)
+
+    async def terminate(self, restart: bool = False) -> None:
+        """Called when the kernel did not end on a shutdown message in half of its time."""
+        self._ending_wished = True
+        await self.send_signal(signal.SIGTERM)
+
+    async def shutdown_requested(self, restart: bool = False) -> None:
+        """Called after the shutdown message was sent: the kernel will end by itself."""
+        self._ending_wished = True
+
+    async def cleanup(self, restart: bool = False) -> None:
+        """Called last in every shutdown and restart; `restart` is true to its name here. Gives the allocation back."""
+        self._running = False
+        if restart or self._control is None:
+            return
+        released = self._control.release(self.kernel_id, Reason.USER_CANCELLED, "kernel shut down")
+        if not self._under_a_server():
+            await _finished(released, RELEASE_WAIT_S)
+
+    def _given_up(self) -> None:
+        """The restarter's "dead" callback: the kernel left Jupyter's map, and nothing else will release it."""
+        self._running = False
+        if self._control is not None:
+            self._control.release(self.kernel_id, Reason.KERNEL_START_FAILED, "the kernel kept dying")
+
+    @property
+    def _manager(self) -> KernelManager:
+        """The KernelManager that made us; jupyter_client always passes it as the parent."""
+        manager = self.parent
+        assert isinstance(manager, KernelManager)
+        return manager
+
+    def _control_plane(self) -> ControlPlane:
+        if self._control is None:
+            self._control = ControlPlane.shared(OpenAI4S(parent=self).frozen())
+        return self._control
+
+    def _state(self) -> KernelState | None:
+        return None if self._control is None else self._control.kernel_state(self.kernel_id)
+
+    def _forbid_restart(self) -> None:
+        """A session that ended for good is not resubmitted by Jupyter's restarter (facts: raising later is a trap)."""
+        restarter = getattr(self.parent, "_restarter", None)
+        if restarter is not None:
+            restarter.restart_limit = 0
+
+    def _under_a_server(self) -> bool:
+        return hasattr(getattr(self.parent, "parent", None), "root_dir")
+
+    def _base_spec(self) -> KernelSpec:
+        """The kernel to start: its command from the base kernelspec, its environment from both."""
+        own: KernelSpec = self.kernel_spec
+        spec = own
+        if self.base_kernel and not own.metadata.get("openai4s_resolved"):
+            try:
+                spec = self._manager.kernel_spec_manager.get_kernel_spec(self.base_kernel)
+            except NoSuchKernel:
+                raise Refused(
+                    Reason.INVALID_SPEC,
+                    f"Kernelspec {self._manager.kernel_name!r} starts the kernel {self.base_kernel!r}, which is not "
+                    "installed. Install it, or run 'jupyter openai4s kernels install' again.",
+                ) from None
+            spec.env = {**spec.env, **own.env}
+            spec.metadata = {**spec.metadata, "openai4s_resolved": True}
+        if not spec.argv:
+            raise Refused(
+                Reason.INVALID_SPEC,
+                f"Kernelspec {self.base_kernel or self._manager.kernel_name!r} in {spec.resource_dir} has no argv. "
+                "Add the kernel's command to its kernel.json.",
+            )
+        return spec
+
+    def _kernel_request(self, spec: KernelSpec, argv: list[str], kwargs: Mapping[str, Any]) -> KernelRequest:
+        cwd = Path(kwargs.get("cwd") or os.getcwd()).absolute()
+        root = getattr(getattr(self.parent, "parent", None), "root_dir", None)
+        env: dict[str, str] = kwargs["env"]
+        home = Path.home()
+        launch = KernelLaunch(
+            launch_id="",
+            argv=tuple(argv),
+            env=env,
+            cwd=str(cwd),
+            key=self._manager.session.key.decode(),
+            signature_scheme=self._manager.session.signature_scheme,
+            kernel_name=self._manager.kernel_name,
+        )
+        resources = [spec.resource_dir] if spec.resource_dir and os.path.isdir(spec.resource_dir) else []
+        return KernelRequest(
+            kernel_id=self.kernel_id,
+            profile=self.profile,
+            root=Path(root).absolute() if root else cwd,
+            cwd=cwd,
+            notebook_path=env.get("JPY_SESSION_NAME", ""),
+            installation=tuple(installation_folders(argv, home, env.get("PATH"))),
+            resources=tuple(resources),
+            launch=launch,
+            state_was_lost=self._died,
+        )
+
+
+async def _finished(future: Future[None], timeout_s: float) -> None:
+    """Wait for the release, but no longer than this: it is durable by now, and goes on in the background."""
+    try:
+        await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), timeout_s)
+    except (TimeoutError, SessionEnded):
+        return
+
+
+__all__ = ["SessionChange", "SessionProvisioner"]

@@ -1,0 +1,204 @@
+"""`cluster.toml`: what a site offers. Read strictly, refused in one sentence with file, line, key and value.
+
+Profiles say what a person may ask for; whatever a profile holds beyond our own keys goes unread to its backend,
+which refuses what it does not know. No file at all means this machine, with one profile named "default".
+Nothing here is written, and nothing here knows which backends exist.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from .config_table import Table
+from .errors import ConfigError
+from .models import LeasePolicy, ReadyCheck, ResourceProfile, WorkspacePolicy
+from .toml_lines import KeyPath, key_lines, line_of
+
+ENVIRONMENT_KEY = "OPENAI4S_CLUSTER_TOML"
+RELATIVE_PATH = Path("openai4s") / "cluster.toml"
+DEFAULT_BACKEND = "local"
+DEFAULT_PROFILE = "default"
+
+_A_YEAR_S = 366 * 24 * 3600
+_MAX_FILE_BYTES = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Per person, not across people: that is for the place where sessions run."""
+
+    max_sessions: int = 16
+    server_grace_s: int = 60  # how long a worker re-dials a server that went away before it ends
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The clocks of the control plane, in seconds. The defaults suit people; tests shorten them."""
+
+    period_s: float = 5.0  # between two looks at everything
+    call_deadline_s: float = 30.0  # one call to a backend; later it counts as "could not ask"
+    settle_window_s: float = 60.0  # before an empty look-up may count as "it never landed"
+    gone_debounce_s: float = 60.0  # before "found nowhere" counts as LOST
+    drain_s: float = 12.0  # for the workers to end by themselves
+    cancel_again_s: float = 15.0  # between two cancels while the end is not seen
+    registration_timeout_s: float = 300.0  # from running to every rank registered; a profile may say otherwise
+    worker_lost_s: float = 300.0  # a rank without a link for so long is lost
+    workspace_settle_s: float = 60.0  # network file systems show a fresh file late
+    max_submits: int = 3  # how often one attempt is sent before it fails
+
+
+@dataclass(frozen=True)
+class SiteConfig:
+    """The whole of `cluster.toml`. `source` is None when there was no file."""
+
+    profiles: Mapping[str, ResourceProfile]
+    default_profile: str = DEFAULT_PROFILE
+    backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    policy: Policy = field(default_factory=Policy)
+    source: Path | None = None
+    lines: Mapping[KeyPath, int] = field(default_factory=dict, repr=False)
+
+    def place_of(self, *path: str) -> str:
+        """Where a key stands, for a message: "/etc/.../cluster.toml, line 12"; "" without a file."""
+        if self.source is None:
+            return ""
+        return f"{self.source}, line {line_of(dict(self.lines), path)}"
+
+
+def load_config(
+    path: str | os.PathLike[str] | None,
+    environ: Mapping[str, str],
+    jupyter_config_paths: Iterable[str | os.PathLike[str]],
+) -> SiteConfig:
+    """Find and read `cluster.toml`: an explicit path, else the environment, else along Jupyter's config path.
+
+    A file that was named must exist; one that is merely looked for need not. Raises ConfigError.
+    """
+    found = find_config(path, environ, jupyter_config_paths)
+    if found is None:
+        return default_config()
+    return parse_config(_read(found), found, home=environ.get("HOME", ""))
+
+
+def find_config(
+    path: str | os.PathLike[str] | None,
+    environ: Mapping[str, str],
+    jupyter_config_paths: Iterable[str | os.PathLike[str]],
+) -> Path | None:
+    if path:
+        return Path(path)
+    if environ.get(ENVIRONMENT_KEY):
+        return Path(environ[ENVIRONMENT_KEY])
+    for folder in jupyter_config_paths:
+        candidate = Path(folder) / RELATIVE_PATH
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def default_config() -> SiteConfig:
+    """No file: this machine, one profile."""
+    return SiteConfig(profiles={DEFAULT_PROFILE: ResourceProfile(name=DEFAULT_PROFILE, backend=DEFAULT_BACKEND)})
+
+
+def parse_config(content: str, source: Path, home: str = "") -> SiteConfig:
+    """Read the text of a `cluster.toml`. Pure; raises ConfigError."""
+    try:
+        document = tomllib.loads(content)
+    except tomllib.TOMLDecodeError as error:
+        where = str(error).replace("at end of document", f"at line {content.count(chr(10)) + 1}, the end of the file")
+        raise ConfigError(f"{source}: this is not valid TOML: {where}. Correct that line.") from None
+    lines = key_lines(content)
+    root = Table(document, (), source, lines, home)
+    limits = _limits(root.table("limits"))
+    policy = _policy(root.table("control"))
+    backends = {name: dict(table.rest()) for name, table in root.tables("backends")}
+    profiles = {name: _profile(name, table) for name, table in root.tables("profiles")}
+    if not profiles:
+        profiles = dict(default_config().profiles)
+    default = root.text("default_profile", DEFAULT_PROFILE if DEFAULT_PROFILE in profiles else next(iter(profiles)))
+    if default not in profiles:
+        raise root.wrong("default_profile", default, f"is not a profile. Choose one of {', '.join(sorted(profiles))}")
+    root.refuse_unknown()
+    return SiteConfig(profiles, default, backends, limits, policy, source, lines)
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: this file cannot be read ({error.strerror}). Create it, or name another.") from None
+    if len(raw) > _MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: this file is larger than 1 MiB. Name the right file.")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}, line {line}: this is not UTF-8 text. Save the file as UTF-8.") from None
+
+
+def _limits(table: Table) -> Limits:
+    limits = Limits(
+        max_sessions=table.whole("max_sessions", Limits.max_sessions, 1, 10_000),
+        server_grace_s=table.whole("server_grace_s", Limits.server_grace_s, 1, 7 * 24 * 3600),
+    )
+    table.refuse_unknown()
+    return limits
+
+
+def _policy(table: Table) -> Policy:
+    values: dict[str, Any] = {}
+    for entry in fields(Policy):
+        if entry.name == "max_submits":
+            values[entry.name] = table.whole(entry.name, Policy.max_submits, 1, 100)
+        else:
+            values[entry.name] = table.number(entry.name, getattr(Policy, entry.name), 0.05, 24 * 3600)
+    table.refuse_unknown()
+    return Policy(**values)
+
+
+def _profile(name: str, table: Table) -> ResourceProfile:
+    if not _NAME.fullmatch(name):
+        raise table.wrong_here(
+            name,
+            "is not a usable profile name. Use at most 64 letters, digits, '_', '.' and '-', a letter or digit first",
+        )
+    leases = _leases(table.table("leases"))
+    return ResourceProfile(
+        name=name,
+        backend=table.text("backend", DEFAULT_BACKEND),
+        display_name=table.text("display_name", ""),
+        cpus=table.whole("cpus", 1, 1, 4096),
+        memory_mb=table.whole("memory_mb", 0, 0, 1 << 26),
+        gpus=table.whole("gpus", 0, 0, 1024),
+        walltime_s=table.whole("walltime_s", 0, 0, _A_YEAR_S),
+        nodes=table.whole("nodes", 1, 1, 4096),
+        leases=leases,
+        workspace=table.choice("workspace", WorkspacePolicy.ROOT),
+        share=table.paths("share"),
+        share_read_only=table.paths("share_read_only"),
+        ready_check=table.choice("ready_check", ReadyCheck.EXECUTE),
+        registration_timeout_s=table.whole("registration_timeout_s", 300, 1, 24 * 3600),
+        backend_options=table.rest(),
+    )
+
+
+def _leases(table: Table) -> LeasePolicy:
+    default = LeasePolicy()
+    leases = LeasePolicy(
+        idle_ttl_s=table.whole("idle_ttl_s", default.idle_ttl_s, 1, _A_YEAR_S),
+        max_lifetime_s=table.whole("max_lifetime_s", default.max_lifetime_s, 1, _A_YEAR_S),
+        warn_s=table.whole("warn_s", default.warn_s, 0, 24 * 3600),
+        busy_counts=table.flag("busy_counts", default.busy_counts),
+    )
+    table.refuse_unknown()
+    return leases

@@ -1,0 +1,143 @@
+"""Which process drives which workload, when several of one person share a state folder.
+
+Alive means: holds the lock on its own file, or has beaten lately. A lock alone can lie between hosts, a beat alone is
+slow on one host, so both are asked. What a dead process drove is adopted by compare-and-set. Registering writes, so
+it waits for the first session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .errors import StateError
+from .store import DaemonRow, Store, StoreThread
+from .store.sqlite import prepare_folder
+
+BEAT_EVERY_S = 10.0
+SILENCE_S = 60.0
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def is_dead(row: DaemonRow, lock_is_free: bool, boot_id: str, now: float) -> bool:
+    """Whether a process may be taken for dead. On one boot a free lock is proof; between hosts it takes silence too."""
+    if not lock_is_free:
+        return False
+    return row.retired_at is not None or row.boot_id == boot_id or now - row.beat_at >= SILENCE_S
+
+
+class Daemon:
+    """This process's place among those that share the state folder."""
+
+    def __init__(self, store: StoreThread, clock: Callable[[], float] = time.time, boot_id: str | None = None) -> None:
+        self.daemon_id = uuid.uuid4().hex
+        self._store = store
+        self._clock = clock
+        self._boot_id = boot_id or _read_boot_id()
+        self._folder = store.state_dir / "daemons"
+        self._lock: int | None = None
+        self._once = asyncio.Lock()
+
+    @property
+    def is_registered(self) -> bool:
+        return self._lock is not None
+
+    async def register(self) -> None:
+        """Take the lock, then write the row: a row without a lock is always a dead process. Idempotent."""
+        async with self._once:
+            if self._lock is not None:
+                return
+            descriptor = await asyncio.to_thread(self._take_own_lock)
+            try:
+                await self._store.run(
+                    Store.register_daemon,
+                    self.daemon_id,
+                    socket.gethostname(),
+                    self._boot_id,
+                    os.getpid(),
+                    self._clock(),
+                )
+            except BaseException:
+                os.close(descriptor)
+                raise
+            self._lock = descriptor
+
+    async def beat(self) -> None:
+        if self.is_registered:
+            await self._store.run(Store.beat, self.daemon_id, self._clock())
+
+    async def adopt(self) -> list[str]:
+        """Take over what dead processes left. The ids of the workloads that are ours now."""
+        adopted: list[str] = []
+        for row in await self._store.run(Store.other_drivers, self.daemon_id):
+            with _probed(self._folder / row.daemon_id) as free:
+                if not is_dead(row, free, self._boot_id, self._clock()):
+                    continue
+                await self.register()
+                adopted += await self._store.run(Store.adopt, row, self.daemon_id, self._clock())
+                (self._folder / row.daemon_id).unlink(missing_ok=True)
+        return adopted
+
+    async def retire(self) -> None:
+        """Say goodbye: whatever is left may be adopted at once. Idempotent."""
+        if self._lock is None:
+            return
+        descriptor, self._lock = self._lock, None
+        try:
+            await self._store.run(Store.retire_daemon, self.daemon_id, self._clock())
+        finally:
+            (self._folder / self.daemon_id).unlink(missing_ok=True)
+            os.close(descriptor)
+
+    def drop_lock(self) -> None:
+        """Let go without a goodbye, as the system does for a process that is killed."""
+        if self._lock is not None:
+            descriptor, self._lock = self._lock, None
+            os.close(descriptor)
+
+    def _take_own_lock(self) -> int:
+        try:
+            prepare_folder(self._folder.parent)
+            prepare_folder(self._folder)
+            descriptor = os.open(self._folder / self.daemon_id, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StateError(
+                f"{self._folder}: the state folder cannot be used ({error.strerror}). "
+                "Make it a folder that you can write, or name another one."
+            ) from error
+        return descriptor
+
+
+@contextlib.contextmanager
+def _probed(path: Path) -> Iterator[bool]:
+    """Whether nobody holds the lock; held by us while inside, so that two adopters do not judge at once."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        yield True
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def _read_boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return f"unknown-{uuid.uuid4().hex}"  # equal to no other: then only silence counts

@@ -1,0 +1,48 @@
+"""One exception root. The type says whose fault it is and whether to try again; nobody matches on text.
+
+A class's docstring says when it is raised; its message is written once, where it is raised.
+"""
+
+from __future__ import annotations
+
+from .reasons import Reason
+
+
+class ProvisionerError(Exception):
+    """Root of everything this project raises on purpose."""
+
+
+class ConfigError(ProvisionerError):
+    """`cluster.toml`, a trait or an environment variable is wrong. Names file, key and value. Not retryable."""
+
+
+class StateError(ProvisionerError):
+    """Our own state on disk cannot be used (corrupt, unwritable, newer than the code). Never taken for empty."""
+
+
+class Refused(ProvisionerError):
+    """Admission or a backend said no. Carries the Reason; nothing durable was written. Not retryable as it stands."""
+
+    def __init__(self, reason: Reason, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+
+
+class SessionEnded(ProvisionerError):
+    """The session ended, or was stopped, before its kernel became ready, or while it was used."""
+
+    def __init__(self, reason: Reason, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+
+
+class CouldNotAsk(ProvisionerError):
+    """A backend could not be asked. It is an answer of its own: it ends nothing, frees nothing. Retryable."""
+
+
+class IllegalTransition(ProvisionerError):
+    """An event that the phase table does not hold for this phase. Nothing was changed."""
+
+
+class StaleEpoch(ProvisionerError):
+    """Something carries an epoch that is not its workload's live one (INV-7)."""

@@ -1,0 +1,255 @@
+"""The one place that acts: carries out what `plan` decided, through the store, the backend and the tunnel.
+
+Every step is safe to repeat. A call to a backend has a deadline; one that hangs, breaks or answers garbage counts as
+"could not ask". Nothing here decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+from .attempt import AttemptPreparer
+from .config import Policy, SiteConfig
+from .daemons import Daemon
+from .errors import CouldNotAsk, Refused
+from .models import Allocation, ExternalHandle, Phase
+from .outbox import Outbox
+from .phases import PhaseEvent
+from .plan import (
+    Action,
+    BeginRelease,
+    Cancel,
+    LookUp,
+    MarkActive,
+    MarkGranted,
+    MarkTerminal,
+    NoteGone,
+    NoteWaiting,
+    RequestStop,
+    SendEnd,
+    Submit,
+    after_empty_lookup,
+)
+from .ports import AllocationBackend, Created, Existing, Rejected, TerminalAllocationAcknowledger, Unknown
+from .reasons import Reason
+from .store import Ending, Situation, Store, StoreThread
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+_ACTOR = "reconciler"
+_DIAGNOSTICS_DEADLINE_S = 5.0
+_ISOLATION_AND_FILES_DEADLINE_S = 180.0
+
+
+async def bounded(call: Coroutine[Any, Any, T], seconds: float) -> T:
+    """Await a call for at most so long; then CouldNotAsk. It is not waited for even if it resists being cancelled."""
+    task = asyncio.ensure_future(call)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if not done:
+        task.cancel()
+        task.add_done_callback(_ignore_outcome)
+        raise CouldNotAsk(f"no answer within {seconds:g} s")
+    return task.result()
+
+
+def _ignore_outcome(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+class Executor:
+    def __init__(
+        self,
+        *,
+        store: StoreThread,
+        daemon: Daemon,
+        config: SiteConfig,
+        policy: Policy,
+        backends: Mapping[str, AllocationBackend],
+        preparer: AttemptPreparer,
+        outbox: Outbox,
+        forget_launch: Callable[[str], object],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._daemon = daemon
+        self._config = config
+        self._policy = policy
+        self._backends = backends
+        self._preparer = preparer
+        self._outbox = outbox
+        self._forget_launch = forget_launch
+        self._clock = clock
+        self._told: set[tuple[str, int]] = set()  # workers that were handed their "end"
+        self._steps: dict[type[Any], Callable[[Situation, Any], Awaitable[None]]] = {
+            Submit: self._submit,
+            LookUp: self._look_up,
+            MarkGranted: lambda now, _: self._advance(now, PhaseEvent.GRANTED),
+            MarkActive: lambda now, _: self._advance(now, PhaseEvent.READY),
+            BeginRelease: lambda now, _: self._advance(now, PhaseEvent.RELEASE),
+            SendEnd: self._send_end,
+            Cancel: self._cancel,
+            RequestStop: self._request_stop,
+            NoteGone: self._note_gone,
+            NoteWaiting: self._note_waiting,
+            MarkTerminal: self._mark_terminal,
+        }
+
+    async def perform(self, situation: Situation, action: Action) -> None:
+        """Carry one action out. Raises CouldNotAsk when the backend could not be asked; then nothing has moved."""
+        await self._steps[type(action)](situation, action)
+
+    def backend_of(self, allocation: Allocation) -> AllocationBackend:
+        backend = self._backends.get(allocation.backend)
+        if backend is None:
+            raise CouldNotAsk(f"the backend {allocation.backend!r} is not installed")
+        return backend
+
+    async def clear(self, allocation: Allocation) -> None:
+        """Take away what an ended attempt left outside the store, then acknowledge it. Safe to repeat."""
+        workload = await self._store.run(Store.workload, allocation.workload_id)
+        if workload is None:
+            return
+        self._outbox.forget(allocation.allocation_id)
+        self._forget_launch(allocation.workload_id)
+        self._told = {each for each in self._told if each[0] != allocation.allocation_id}
+        await bounded(self._preparer.clear(workload, allocation), self._policy.call_deadline_s)
+        backend = self._backends.get(allocation.backend)
+        if allocation.handle is not None and isinstance(backend, TerminalAllocationAcknowledger):
+            await self._ask(backend.acknowledge_terminal(allocation.handle))
+        await self._store.run(Store.debris_cleared, allocation.allocation_id)
+
+    # -- submitting ------------------------------------------------------------------------------------------------
+
+    async def _submit(self, now: Situation, _: Submit) -> None:
+        workload, allocation = now.workload, now.allocation
+        try:
+            backend = self.backend_of(allocation)
+            profile = self._config.profiles[workload.profile]
+            preparing = self._preparer.prepare(workload, allocation, profile, backend)
+            request = await bounded(preparing, _ISOLATION_AND_FILES_DEADLINE_S)
+        except Refused as refusal:
+            await self._fail(allocation, refusal.reason, str(refusal))
+            return
+        except Exception as error:  # an attempt that cannot be prepared ends with a reason; it does not loop
+            _log.exception("an attempt could not be prepared")
+            why = f"{Reason.BOOTSTRAP_FAILED.sentence} The attempt could not be prepared: {error}"
+            await self._fail(allocation, Reason.BOOTSTRAP_FAILED, why)
+            return
+        begun = await self._store.run(Store.begin_submit, allocation, self._daemon.daemon_id, self._clock())
+        if not begun:  # the wish, the driver or the fate changed meanwhile; the next turn reads it
+            return
+        await self._take_answer(allocation, await self._submitted(backend, request))
+
+    async def _submitted(self, backend: AllocationBackend, request: Any) -> Any:
+        try:
+            return await bounded(backend.submit(request), self._policy.call_deadline_s)
+        except Exception as error:  # whatever broke, it may have landed
+            _log.warning("the fate of a submission is unknown: %s", error)
+            return Unknown(request.token, str(error))
+
+    async def _take_answer(self, allocation: Allocation, answer: Any) -> None:
+        if isinstance(answer, Created | Existing):
+            await self._store.run(Store.handle_known, allocation.allocation_id, answer.handle)
+        elif isinstance(answer, Rejected):
+            await self._fail(allocation, answer.reason, answer.sentence, answer.backend_detail)
+        else:
+            detail = answer.backend_detail if isinstance(answer, Unknown) else f"not an answer: {answer!r}"
+            await self._store.run(Store.submit_unknown, allocation.allocation_id, detail, self._clock())
+
+    async def _look_up(self, now: Situation, _: LookUp) -> None:
+        asked_at = self._clock()
+        handle = await self._ask(self.backend_of(now.allocation).find_by_token(now.allocation.token))
+        if isinstance(handle, ExternalHandle):
+            await self._store.run(Store.handle_known, now.allocation.allocation_id, handle)
+            return
+        if handle is not None:
+            raise CouldNotAsk(f"not an answer: {handle!r}")
+        again = await self._store.run(Store.situation, now.workload.workload_id)
+        if again is None:
+            return
+        for action in after_empty_lookup(again.workload, again.allocation, asked_at, self._policy):
+            await self.perform(again, action)
+
+    async def _fail(self, allocation: Allocation, reason: Reason, detail: str, backend_detail: str = "") -> None:
+        ending = Ending(Phase.FAILED, reason, detail.removeprefix(reason.sentence).strip(), None, backend_detail)
+        await self._store.run(Store.end, allocation.allocation_id, ending, self._clock())
+
+    # -- while it lives --------------------------------------------------------------------------------------------
+
+    async def _advance(self, now: Situation, event: PhaseEvent) -> None:
+        await self._store.run(Store.advance, now.allocation.allocation_id, event, self._clock())
+
+    async def _request_stop(self, now: Situation, action: RequestStop) -> None:
+        detail = action.detail
+        if action.reason is Reason.WORKER_REGISTRATION_TIMEOUT:
+            detail = f"{detail} {await self._worker_log(now.allocation)}".strip()
+        args = (now.workload.workload_id, action.reason, detail, _ACTOR, self._clock())
+        await self._store.run(Store.request_stop, *args)
+
+    async def _note_gone(self, now: Situation, action: NoteGone) -> None:
+        await self._store.run(Store.note_gone, now.allocation.allocation_id, action.since)
+
+    async def _note_waiting(self, now: Situation, action: NoteWaiting) -> None:
+        args = (now.allocation.allocation_id, action.waiting, action.backend_detail)
+        await self._store.run(Store.note_waiting, *args)
+
+    # -- the cancel barrier ----------------------------------------------------------------------------------------
+
+    async def _send_end(self, now: Situation, action: SendEnd) -> None:
+        allocation_id = now.allocation.allocation_id
+        message = {"type": "end", "reason": str(now.workload.reason or "")}
+        for worker in now.workers:
+            key = (allocation_id, worker.rank)
+            untold = worker.ended_at is None and key not in self._told
+            if untold and self._outbox.send_if_known(allocation_id, worker.rank, message):
+                self._told.add(key)
+        if action.first:
+            await self._store.run(Store.drain_begun, allocation_id, self._clock())
+
+    async def _cancel(self, now: Situation, _: Cancel) -> None:
+        handle = now.allocation.handle
+        if handle is None:
+            raise CouldNotAsk("there is nothing to cancel yet")
+        await self._ask(self.backend_of(now.allocation).cancel(handle))
+        await self._store.run(Store.cancel_asked, now.allocation.allocation_id, self._clock())
+
+    async def _mark_terminal(self, now: Situation, action: MarkTerminal) -> None:
+        detail = action.detail
+        if action.phase.has_failed and not now.workers and now.allocation.handle is not None:
+            detail = f"{detail} {await self._last_words(now.allocation)}".strip()
+        ending = Ending(action.phase, action.reason, detail, action.backend_reason, action.backend_detail)
+        await self._store.run(Store.end, now.allocation.allocation_id, ending, self._clock())
+
+    async def _last_words(self, allocation: Allocation) -> str:
+        """What the allocation itself logged, for an end that no worker explained. Never an obstacle."""
+        told = await self._worker_log(allocation)
+        if told or allocation.handle is None:
+            return told
+        try:
+            call = self.backend_of(allocation).diagnostics(allocation.handle)
+            tail = (await bounded(call, _DIAGNOSTICS_DEADLINE_S)).log_tail.strip()
+        except Exception as error:
+            _log.info("no diagnostics: %s", error)
+            return ""
+        return f"Its log ends: {tail}" if tail else ""
+
+    async def _worker_log(self, allocation: Allocation) -> str:
+        tail = await self._preparer.log_tail(allocation.allocation_id)
+        return f"The worker's log ends: {tail}" if tail else ""
+
+    async def _ask(self, call: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await bounded(call, self._policy.call_deadline_s)
+        except CouldNotAsk:
+            raise
+        except Exception as error:
+            raise CouldNotAsk(f"the backend broke: {error}") from error

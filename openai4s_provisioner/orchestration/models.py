@@ -1,0 +1,300 @@
+"""The vocabulary every part shares: workloads, allocations, profiles, phases and reasons.
+
+Values only: nothing here reads a clock, a file or the network, and nothing here knows which backend exists.
+`Phase.is_terminal` and `Phase.is_active_allocation` are the only copies of those two sets in Python;
+a test holds the schema's partial unique index to them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .reasons import Reason
+
+
+class Kind(enum.StrEnum):
+    SESSION = "SESSION"
+    BATCH = "BATCH"
+
+
+class Desired(enum.StrEnum):
+    """The wish. Written by people and policies, never by an observer."""
+
+    RUNNING = "RUNNING"
+    STOPPED = "STOPPED"
+
+
+class Phase(enum.StrEnum):
+    """The fact. Written by observers, never by a person's request."""
+
+    SUBMITTING = "SUBMITTING"
+    PENDING = "PENDING"
+    GRANTED = "GRANTED"
+    ACTIVE = "ACTIVE"
+    RELEASING = "RELEASING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    LOST = "LOST"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in _TERMINAL
+
+    @property
+    def is_active_allocation(self) -> bool:
+        return self not in _TERMINAL
+
+    @property
+    def has_failed(self) -> bool:
+        """It ended, and nobody wished it."""
+        return self in (Phase.FAILED, Phase.LOST)
+
+
+_TERMINAL = frozenset({Phase.COMPLETED, Phase.FAILED, Phase.CANCELLED, Phase.LOST})
+
+
+class Condition(enum.StrEnum):
+    """The four conditions of readiness, in the order in which they are named to a person (INV-5)."""
+
+    ALLOCATION_GRANTED = "allocation_granted"
+    WORKER_REGISTERED = "worker_registered"
+    WORKSPACE_READY = "workspace_ready"
+    KERNEL_READY = "kernel_ready"
+
+
+class WorkspacePolicy(enum.StrEnum):
+    ROOT = "root"
+    NOTEBOOK = "notebook"
+    PRIVATE = "private"
+
+
+class ReadyCheck(enum.StrEnum):
+    EXECUTE = "execute"
+    KERNEL_INFO = "kernel_info"
+
+
+@dataclass(frozen=True)
+class LeasePolicy:
+    """Lease clocks of a profile, in seconds."""
+
+    idle_ttl_s: int = 7200
+    max_lifetime_s: int = 172800
+    warn_s: int = 600
+    busy_counts: bool = True
+
+
+@dataclass(frozen=True)
+class ResourceProfile:
+    """What a person may ask for by name. `backend_options` goes unread to the backend, which validates it."""
+
+    name: str
+    backend: str
+    display_name: str = ""
+    cpus: int = 1
+    memory_mb: int = 0  # 0 = no limit stated
+    gpus: int = 0
+    walltime_s: int = 0  # 0 = the backend's default
+    nodes: int = 1
+    leases: LeasePolicy = field(default_factory=LeasePolicy)
+    workspace: WorkspacePolicy = WorkspacePolicy.ROOT
+    share: tuple[str, ...] = ()
+    share_read_only: tuple[str, ...] = ()
+    ready_check: ReadyCheck = ReadyCheck.EXECUTE
+    registration_timeout_s: int = 300
+    backend_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """One start of one kernel process. Travels in a 0600 file or over the tunnel, never in the store.
+
+    `argv` may hold the placeholder ``{connection_file}``; the inner replaces it.
+    """
+
+    launch_id: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    key: str  # HMAC key of the kernel's messages, as in the connection file
+    signature_scheme: str = "hmac-sha256"
+    kernel_name: str = ""
+
+
+@dataclass(frozen=True)
+class SessionSpec:
+    """The durable part of a session's request: no secret, no environment, no argv."""
+
+    workspace: str
+    cwd: str
+    kernel_name: str
+    notebook_path: str = ""
+    installation: tuple[str, ...] = ()  # folders the kernel's program is installed in
+    resources: tuple[str, ...] = ()  # the kernelspec's own folder
+
+    def __post_init__(self) -> None:
+        for name in ("installation", "resources"):  # lists, when read back from JSON
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One thing a person wants to run. Phase repeats that of its newest allocation."""
+
+    workload_id: str
+    kind: Kind
+    owner: str
+    profile: str
+    desired: Desired
+    phase: Phase
+    epoch: int
+    spec: SessionSpec
+    created_at: float  # seconds since the Unix epoch, as every *_at here
+    reason: Reason | None = None  # ours when we asked for the stop, else the observed one
+    reason_detail: str = ""
+    actor: str = ""  # who asked for the stop (INV-12)
+    desired_at: float = 0.0  # when the wish was last written
+
+
+@dataclass(frozen=True)
+class ExternalHandle:
+    """A backend's own name for an allocation. Opaque to everything but that backend."""
+
+    backend: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One attempt: one epoch, one submission token, at most one external handle."""
+
+    allocation_id: str
+    workload_id: str
+    epoch: int
+    token: str
+    backend: str
+    phase: Phase
+    created_at: float
+    handle: ExternalHandle | None = None
+    nodes: int = 1
+    submit_unknown_since: float | None = None
+    gone_since: float | None = None
+    granted_at: float | None = None
+    ended_at: float | None = None
+    reason: Reason | None = None
+    backend_detail: str = ""
+    submit_attempts: int = 0
+    waiting: str = ""  # why it waits, in our words
+    drain_since: float | None = None  # the workers were told to end
+    cancel_asked_at: float | None = None  # the backend last accepted a cancel
+
+
+class LinkState(enum.StrEnum):
+    """Whether a worker talks to us, in the gateway's words."""
+
+    CONNECTED = "connected"
+    RECONNECTING = "reconnecting"
+    GONE = "gone"
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What a burned credential proved: which rank of which attempt has dialled in."""
+
+    workload_id: str
+    allocation_id: str
+    epoch: int
+    rank: int
+
+
+@dataclass(frozen=True)
+class WorkerRow:
+    """One rank of one allocation, as far as it has shown itself."""
+
+    allocation_id: str
+    rank: int
+    host: str
+    registered_at: float
+    connected: bool
+    workspace_ready: bool = False
+    workspace_detail: str = ""
+    link_since: float = 0.0  # since when it has been connected, or has not
+    ended_at: float | None = None  # it said that it ends: the witness of an exit
+    exit_code: int | None = None
+    exit_reason: str = ""
+
+
+@dataclass(frozen=True)
+class KernelExit:
+    """How one kernel process ended. `tail` holds the last lines it printed outside the protocol."""
+
+    launch_id: str
+    exit_code: int | None
+    signal: int | None
+    tail: str
+    exited_at: float
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One kernel inside a workload."""
+
+    kernel_id: str
+    workload_id: str
+    notebook_path: str
+    bound_at: float
+    launch_id: str = ""
+    kernel_ready_at: float | None = None
+    released_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """INV-5: ready is a conjunction, and the first missing condition is named with numbers."""
+
+    granted: bool
+    workers: int
+    workspaces: int
+    ranks: int
+    kernel: bool
+    detail: str = ""  # the waiting reason in our words, or what was wrong with a workspace
+
+    @property
+    def missing(self) -> Condition | None:
+        if not self.granted:
+            return Condition.ALLOCATION_GRANTED
+        if self.workers < self.ranks:
+            return Condition.WORKER_REGISTERED
+        if self.workspaces < self.ranks:
+            return Condition.WORKSPACE_READY
+        if not self.kernel:
+            return Condition.KERNEL_READY
+        return None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.missing is None
+
+    @property
+    def met(self) -> int:
+        """How many of the four conditions hold, counted in order."""
+        missing = self.missing
+        return 4 if missing is None else list(Condition).index(missing)
+
+    @property
+    def sentence(self) -> str:
+        """For a person: how many conditions hold, and what is waited for."""
+        missing = self.missing
+        if missing is None:
+            return "4 of 4 conditions: the kernel is ready"
+        waits = {
+            Condition.ALLOCATION_GRANTED: "waiting for the allocation",
+            Condition.WORKER_REGISTERED: f"waiting for the worker, {self.workers} of {self.ranks} connected",
+            Condition.WORKSPACE_READY: f"waiting for the workspace, {self.workspaces} of {self.ranks} ready",
+            Condition.KERNEL_READY: "waiting for the kernel to answer",
+        }
+        told = f"{self.met} of 4 conditions: {waits[missing]}"
+        return f"{told} ({self.detail})" if self.detail else told

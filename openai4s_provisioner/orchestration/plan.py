@@ -1,0 +1,333 @@
+"""What to do next about one workload: a pure decision over rows, an observation and the time. It changes nothing.
+
+Level-triggered: the same rows give the same plan, so a restart, a lost event and a doubled event are one easy case.
+It never reads a clock, and it never takes "could not ask" for an answer: UNKNOWN moves no phase and ends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .config import Policy
+from .models import Allocation, Binding, Desired, Phase, WorkerRow, Workload
+from .ports import Observation, Observed
+from .reasons import Reason
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Send the attempt with its durable token, for the first time or again."""
+
+
+@dataclass(frozen=True)
+class LookUp:
+    """The fate of a submission is open: ask by token, then let `after_empty_lookup` decide."""
+
+
+@dataclass(frozen=True)
+class MarkGranted:
+    """It runs."""
+
+
+@dataclass(frozen=True)
+class MarkActive:
+    """The four conditions hold."""
+
+
+@dataclass(frozen=True)
+class BeginRelease:
+    """The fence of the cancel barrier: from here on no worker registers."""
+
+
+@dataclass(frozen=True)
+class SendEnd:
+    """Drain: tell the workers to stop their kernels, deliver what they hold, and end."""
+
+    first: bool
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Ask the backend to end the whole tree."""
+
+
+@dataclass(frozen=True)
+class RequestStop:
+    """Our own wish, with the reason that a person will read."""
+
+    reason: Reason
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class NoteGone:
+    """Found nowhere since `since`; None takes the suspicion back."""
+
+    since: float | None
+
+
+@dataclass(frozen=True)
+class NoteWaiting:
+    waiting: str
+    backend_detail: str
+
+
+@dataclass(frozen=True)
+class MarkTerminal:
+    """The end, final. `reason` is what a person reads; the backend's word is kept beside it."""
+
+    phase: Phase
+    reason: Reason | None
+    detail: str = ""
+    backend_reason: Reason | None = None
+    backend_detail: str = ""
+
+
+Action = (
+    Submit
+    | LookUp
+    | MarkGranted
+    | MarkActive
+    | BeginRelease
+    | SendEnd
+    | Cancel
+    | RequestStop
+    | NoteGone
+    | NoteWaiting
+    | MarkTerminal
+)
+
+# A stop for one of these reasons is a failure of the session; any other stop is somebody's wish.
+_FAILURES = frozenset(
+    {
+        Reason.BOOTSTRAP_FAILED,
+        Reason.WORKER_REGISTRATION_TIMEOUT,
+        Reason.WORKER_LOST,
+        Reason.NODE_FAILED,
+        Reason.ISOLATION_UNVERIFIED,
+        Reason.WORKSPACE_UNREACHABLE,
+        Reason.KERNEL_START_FAILED,
+        Reason.BACKEND_SUBMISSION_UNKNOWN,
+    }
+)
+_WORDS = {
+    Observed.COMPLETED: Phase.COMPLETED,
+    Observed.FAILED: Phase.FAILED,
+    Observed.CANCELLED: Phase.CANCELLED,
+}
+# The worker's exit codes that say more than "it failed"; a test holds them to the worker's own table.
+WORKER_EXIT_NEVER_REGISTERED = 69
+WORKER_EXIT_SERVER_GONE = 75
+_COULD_NOT_ASK = Observation(Observed.UNKNOWN)
+
+
+def plan(
+    workload: Workload,
+    allocation: Allocation,
+    observation: Observation | None,
+    workers: Sequence[WorkerRow],
+    bindings: Sequence[Binding],
+    now: float,
+    policy: Policy,
+) -> tuple[Action, ...]:
+    """The next actions, in order. `observation` None means that nobody asked, or that nobody answered."""
+    if workload.phase.is_terminal or allocation.phase.is_terminal:
+        return ()
+    if allocation.handle is None:
+        return _without_handle(workload, allocation)
+    seen = observation or _COULD_NOT_ASK
+    ending = _ending(workload, allocation, seen, workers, now, policy)
+    if ending is not None:
+        return (ending,)
+    notes = _notes(allocation, seen, workers, now)
+    if workload.desired is Desired.STOPPED:
+        return (*notes, *_barrier(allocation, seen, workers, now, policy))
+    return (*notes, *_progress(allocation, seen, workers, bindings, now, policy))
+
+
+def after_empty_lookup(
+    workload: Workload, allocation: Allocation, asked_at: float, policy: Policy
+) -> tuple[Action, ...]:
+    """A look-up that began at `asked_at` answered "no such allocation". Before the settle window that says nothing."""
+    since = allocation.submit_unknown_since
+    if allocation.handle is not None or since is None or asked_at - since < policy.settle_window_s:
+        return ()
+    if workload.desired is Desired.STOPPED:
+        return (_never_submitted(workload),)
+    if allocation.submit_attempts >= policy.max_submits:
+        detail = f"It was sent {allocation.submit_attempts} times and never arrived."
+        return (MarkTerminal(Phase.FAILED, Reason.BACKEND_SUBMISSION_UNKNOWN, detail),)
+    return (Submit(),)
+
+
+def _without_handle(workload: Workload, allocation: Allocation) -> tuple[Action, ...]:
+    if allocation.submit_unknown_since is not None:
+        return (LookUp(),)
+    if workload.desired is Desired.STOPPED:
+        return (_never_submitted(workload),)
+    return (Submit(),)
+
+
+def _never_submitted(workload: Workload) -> MarkTerminal:
+    return MarkTerminal(_stopped_phase(workload), workload.reason, workload.reason_detail)
+
+
+def _stopped_phase(workload: Workload) -> Phase:
+    return Phase.FAILED if workload.reason in _FAILURES else Phase.CANCELLED
+
+
+# -- the end -------------------------------------------------------------------------------------------------------
+
+
+def _ending(
+    workload: Workload,
+    allocation: Allocation,
+    seen: Observation,
+    workers: Sequence[WorkerRow],
+    now: float,
+    policy: Policy,
+) -> MarkTerminal | None:
+    if seen.state in _WORDS:  # an explicit word is final at once
+        return _by_word(workload, seen, workers)
+    if seen.state is not Observed.GONE or _talks(workers):
+        return None
+    if _said_goodbye(allocation, workers):  # a witness reported the exit: no need to wait
+        return _by_witness(workload, seen, workers)
+    if allocation.gone_since is None or now - allocation.gone_since < policy.gone_debounce_s:
+        return None
+    if workload.desired is Desired.STOPPED:
+        return _ours(workload, _stopped_phase(workload), None, seen)
+    reason = Reason.WORKER_LOST if workers else Reason.ADMIN_CANCELLED
+    return MarkTerminal(Phase.LOST, reason, "No trace of the allocation is left.", None, seen.backend_detail)
+
+
+def _by_word(workload: Workload, seen: Observation, workers: Sequence[WorkerRow]) -> MarkTerminal:
+    return _ended_as(_WORDS[seen.state], seen.reason, workload, seen, workers)
+
+
+def _by_witness(workload: Workload, seen: Observation, workers: Sequence[WorkerRow]) -> MarkTerminal:
+    clean = all(worker.exit_code == 0 for worker in workers)
+    return _ended_as(Phase.COMPLETED if clean else Phase.FAILED, None, workload, seen, workers)
+
+
+def _ended_as(
+    phase: Phase, theirs: Reason | None, workload: Workload, seen: Observation, workers: Sequence[WorkerRow]
+) -> MarkTerminal:
+    if workload.desired is Desired.STOPPED:
+        graceful = phase is Phase.COMPLETED and workload.reason not in _FAILURES
+        return _ours(workload, Phase.COMPLETED if graceful else _stopped_phase(workload), theirs, seen)
+    reason = theirs or _likely_reason(phase, seen, workers)
+    if phase is Phase.COMPLETED:  # a worker that ends well without our wish was told to by somebody else
+        phase = Phase.FAILED if reason in _FAILURES else Phase.CANCELLED
+    return MarkTerminal(phase, reason, _exit_words(workers), theirs, seen.backend_detail)
+
+
+def _ours(workload: Workload, phase: Phase, theirs: Reason | None, seen: Observation) -> MarkTerminal:
+    """We stopped it: our reason survives, and what the backend said is kept beside it."""
+    return MarkTerminal(phase, workload.reason, workload.reason_detail, theirs, seen.backend_detail)
+
+
+def _likely_reason(phase: Phase, seen: Observation, workers: Sequence[WorkerRow]) -> Reason:
+    """It ended unasked and the backend gave no reason: what the exit codes of our own workers say."""
+    if phase is Phase.CANCELLED:
+        return Reason.ADMIN_CANCELLED
+    codes = {seen.exit_code, *(worker.exit_code for worker in workers)}
+    if WORKER_EXIT_SERVER_GONE in codes:
+        return Reason.SERVER_GONE
+    if WORKER_EXIT_NEVER_REGISTERED in codes:
+        return Reason.WORKER_REGISTRATION_TIMEOUT
+    if not workers:
+        return Reason.BOOTSTRAP_FAILED
+    return Reason.ADMIN_CANCELLED if phase is Phase.COMPLETED else Reason.WORKER_LOST
+
+
+def _exit_words(workers: Sequence[WorkerRow]) -> str:
+    told = [w for w in workers if w.ended_at is not None]
+    return "; ".join(f"worker {w.rank} on {w.host} ended with code {w.exit_code}" for w in told if w.exit_code)
+
+
+# -- while it lives ------------------------------------------------------------------------------------------------
+
+
+def _talks(workers: Sequence[WorkerRow]) -> bool:
+    """A second witness that it lives, whatever the backend says."""
+    return any(worker.connected and worker.ended_at is None for worker in workers)
+
+
+def _said_goodbye(allocation: Allocation, workers: Sequence[WorkerRow]) -> bool:
+    return len(workers) == allocation.nodes and all(worker.ended_at is not None for worker in workers)
+
+
+def _notes(allocation: Allocation, seen: Observation, workers: Sequence[WorkerRow], now: float) -> tuple[Action, ...]:
+    """What to write down; nothing when nothing changed."""
+    if seen.state is Observed.UNKNOWN:
+        return ()
+    notes: list[Action] = []
+    suspected = seen.state is Observed.GONE and not _talks(workers)
+    if suspected and allocation.gone_since is None:
+        notes.append(NoteGone(now))
+    if not suspected and allocation.gone_since is not None:
+        notes.append(NoteGone(None))
+    waits = seen.state is Observed.PENDING and allocation.phase is Phase.PENDING
+    if waits and seen.waiting != allocation.waiting:
+        notes.append(NoteWaiting(seen.waiting, seen.backend_detail))
+    return tuple(notes)
+
+
+def _progress(
+    allocation: Allocation,
+    seen: Observation,
+    workers: Sequence[WorkerRow],
+    bindings: Sequence[Binding],
+    now: float,
+    policy: Policy,
+) -> tuple[Action, ...]:
+    runs = seen.state is Observed.RUNNING or _talks(workers)
+    if allocation.phase is Phase.PENDING:
+        return (MarkGranted(),) if runs else ()
+    if seen.state is Observed.UNKNOWN and not _talks(workers):
+        return ()
+    if allocation.phase is Phase.GRANTED:
+        if _conditions_hold(allocation, workers, bindings):
+            return (MarkActive(),)
+        if _registration_is_late(allocation, workers, now, policy):
+            registered = f"{len(workers)} of {allocation.nodes} workers connected."
+            return (RequestStop(Reason.WORKER_REGISTRATION_TIMEOUT, registered),)
+    return _lost_workers(workers, now, policy)
+
+
+def _conditions_hold(allocation: Allocation, workers: Sequence[WorkerRow], bindings: Sequence[Binding]) -> bool:
+    ranks_ready = sum(1 for worker in workers if worker.workspace_ready and worker.ended_at is None)
+    kernel = any(each.kernel_ready_at is not None and each.released_at is None for each in bindings)
+    return ranks_ready >= allocation.nodes and kernel
+
+
+def _registration_is_late(allocation: Allocation, workers: Sequence[WorkerRow], now: float, policy: Policy) -> bool:
+    since = allocation.granted_at
+    return len(workers) < allocation.nodes and since is not None and now - since >= policy.registration_timeout_s
+
+
+def _lost_workers(workers: Sequence[WorkerRow], now: float, policy: Policy) -> tuple[Action, ...]:
+    for worker in workers:
+        silent_s = now - worker.link_since
+        if not worker.connected and worker.ended_at is None and silent_s >= policy.worker_lost_s:
+            return (RequestStop(Reason.WORKER_LOST, f"Worker {worker.rank} on {worker.host} fell silent."),)
+    return ()
+
+
+def _barrier(
+    allocation: Allocation, seen: Observation, workers: Sequence[WorkerRow], now: float, policy: Policy
+) -> tuple[Action, ...]:
+    """Fence, drain, release; the end is observed, never assumed. Re-entrant: every step is read from the rows."""
+    steps: list[Action] = [] if allocation.phase is Phase.RELEASING else [BeginRelease()]
+    at_work = [worker for worker in workers if worker.ended_at is None]
+    if at_work and allocation.drain_since is None:
+        return (*steps, SendEnd(first=True))
+    draining = at_work and now - (allocation.drain_since or now) < policy.drain_s
+    if draining and allocation.cancel_asked_at is None:
+        return (*steps, SendEnd(first=False))  # a link that came back in between has not heard it yet
+    asked = allocation.cancel_asked_at
+    if asked is None or now - asked >= policy.cancel_again_s:
+        steps.append(Cancel())
+    return tuple(steps)

@@ -1,0 +1,164 @@
+"""The seams of the core: what a backend must do, and what it may do in addition.
+
+A backend translates its scheduler's words through one table into ours; its raw text is an opaque `backend_detail`.
+All methods are coroutines and none blocks the loop. "I could not ask" is never "no": it is `Unknown`, or `CouldNotAsk`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from .models import ExternalHandle, ResourceProfile
+from .reasons import Reason
+
+
+@dataclass(frozen=True)
+class AllocationRequest:
+    """One submission, frozen. Rendering it is pure; sending it is three lines.
+
+    `program` is what runs in the allocation once per rank, without the interpreter and without ``--rank N``:
+    the backend puts its own Python before it and the rank behind it. Secrets are only in files below `attempt_dir`.
+    """
+
+    token: str  # unguessable, durable before submit; the backend must be able to find the allocation by it
+    allocation_id: str
+    workload_id: str
+    profile: ResourceProfile
+    program: tuple[str, ...]  # (<worker zipapp>, "worker", <attempt dir>)
+    attempt_dir: Path
+
+
+@dataclass(frozen=True)
+class Created:
+    handle: ExternalHandle
+
+
+@dataclass(frozen=True)
+class Existing:
+    """The token was submitted before; this is its allocation. Nothing new was made."""
+
+    handle: ExternalHandle
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A definite no. Nothing exists under this token and nothing will."""
+
+    reason: Reason
+    sentence: str
+    backend_detail: str = ""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """It may or may not have landed. Carries the token, by which it is looked up before anything is sent again."""
+
+    token: str
+    backend_detail: str = ""
+
+
+SubmitResult = Created | Existing | Rejected | Unknown
+
+
+class Observed(enum.StrEnum):
+    """What a backend may say of one allocation."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    ENDING = "ENDING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    GONE = "GONE"  # asked, answered, and no trace of it: needs a second witness
+    UNKNOWN = "UNKNOWN"  # could not ask
+
+
+@dataclass(frozen=True)
+class Observation:
+    state: Observed
+    reason: Reason | None = None
+    waiting: str = ""  # why it waits, in our words
+    backend_detail: str = ""  # raw text: shown to the owner, never interpreted
+    exit_code: int | None = None
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """For a person's eyes: the last lines of an allocation's log and where it lies."""
+
+    log_tail: str = ""
+    log_paths: tuple[Path, ...] = ()
+    backend_detail: str = ""
+
+
+@runtime_checkable
+class AllocationBackend(Protocol):
+    """What every backend does. `name` is the entry point's name."""
+
+    name: str
+
+    def check_profile(self, profile: ResourceProfile) -> None:
+        """Refuse, with ConfigError, a profile whose backend options this backend does not know. Pure."""
+
+    async def submit(self, request: AllocationRequest) -> SubmitResult:
+        """Submit once. Idempotent per token: the same token again is Existing, never a second allocation."""
+
+    async def observe(self, handles: Sequence[ExternalHandle]) -> Mapping[ExternalHandle, Observation]:
+        """One batched question. Every handle asked for is in the answer. Never raises for one bad handle."""
+
+    async def cancel(self, handle: ExternalHandle) -> None:
+        """Ask for the end of the whole tree. Idempotent. Raises CouldNotAsk when it cannot be asked."""
+
+    async def find_by_token(self, token: str) -> ExternalHandle | None:
+        """The allocation submitted under this token, or None when there is none. Raises CouldNotAsk when unsure."""
+
+    async def diagnostics(self, handle: ExternalHandle) -> Diagnostics: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class IsolationVerdict:
+    """Whether allocations cannot reach each other, proven with this exact configuration."""
+
+    verified: bool
+    sentence: str = ""  # when not: what is missing and the remedy
+    attacks: Mapping[str, bool] = field(default_factory=dict)  # attack name -> was it stopped
+
+
+@runtime_checkable
+class SessionIsolationProvider(Protocol):
+    """Optional: a backend whose per-allocation isolation can be verified. Without it, SESSION is refused."""
+
+    async def isolates_session_credentials(self, profile: ResourceProfile) -> IsolationVerdict: ...
+
+
+@runtime_checkable
+class TerminalAllocationAcknowledger(Protocol):
+    """Optional: a backend that keeps receipts until the durable store shows the allocation terminal."""
+
+    async def acknowledge_terminal(self, handle: ExternalHandle) -> None: ...
+
+
+class WorkerChannel(Protocol):
+    """The way to the workers of an allocation; the gateway implements it. Callable from any thread, never blocks."""
+
+    def send(self, allocation_id: str, rank: int, message: Mapping[str, Any]) -> bool:
+        """Hand a control message over. False when no worker of that rank is known."""
+
+    def forget(self, allocation_id: str) -> None:
+        """Close the links of an allocation that is over. Idempotent."""
+
+
+class BackendFactory(Protocol):
+    """What the entry point group ``openai4s_provisioner.backends`` names: a callable, loaded lazily.
+
+    `options` is the ``[backends.NAME]`` table of cluster.toml, unread; wrong keys raise ConfigError.
+    """
+
+    def __call__(self, *, state_dir: Path, exchange_dir: Path, options: Mapping[str, Any]) -> AllocationBackend: ...

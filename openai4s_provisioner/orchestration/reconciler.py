@@ -1,0 +1,265 @@
+"""The control loop: reads what is known of every workload of ours, asks the backends, and lets `plan` decide.
+
+Level-triggered by key: it wakes when somebody pokes a workload and at its period, and treats both alike. One workload
+that fails is backed off alone; a backend that hangs stalls only its own. With no state on disk it makes none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from .changes import ChangeBoard
+from .config import Policy, SiteConfig
+from .daemons import BEAT_EVERY_S, Daemon
+from .errors import CouldNotAsk, IllegalTransition
+from .executor import Executor, bounded
+from .models import ExternalHandle, Phase
+from .plan import plan
+from .ports import Observation
+from .reasons import Reason
+from .store import Situation, Store, StoreThread
+
+_log = logging.getLogger(__name__)
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
+_ENDING_AGAIN_S = 1.0
+_ADOPT_EVERY_S = 60.0
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why a workload's last step failed, and when it is tried again."""
+
+    failures: int
+    error: str
+    not_before: float
+
+
+class Reconciler:
+    def __init__(
+        self,
+        *,
+        store: StoreThread,
+        daemon: Daemon,
+        config: SiteConfig,
+        executor: Executor,
+        changes: ChangeBoard,
+        policy: Policy,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._daemon = daemon
+        self._config = config
+        self._executor = executor
+        self._changes = changes
+        self._policy = policy
+        self._clock = clock
+        self._poked: set[str] = set()
+        self._wake = asyncio.Event()
+        self._busy: dict[str, bool] = {}  # workloads in a step -> poked meanwhile
+        self._asking: dict[str, set[str]] = {}  # backends being asked -> workloads that want to know meanwhile
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._troubles: dict[str, Trouble] = {}
+        self._loops: list[asyncio.Task[None]] = []
+
+    # -- from outside ----------------------------------------------------------------------------------------------
+
+    def poke(self, workload_id: str) -> None:
+        """Something happened to this workload: look at it now. On the loop's thread."""
+        self._poked.add(workload_id)
+        self._wake.set()
+
+    def trouble(self, workload_id: str) -> Trouble | None:
+        """The last error of a workload, while it lasts."""
+        return self._troubles.get(workload_id)
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._loops = [loop.create_task(self._run()), loop.create_task(self._keep_house())]
+
+    async def stop(self) -> None:
+        """Stop driving. What runs goes on; what is wished stopped stays wished."""
+        tasks = [*self._loops, *self._tasks]
+        self._loops = []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def turn(self, only: Sequence[str] | None = None) -> None:
+        """Look at everything of ours once, or at `only` these; returns when every step of it is done."""
+        if not self._store.exists or not self._daemon.is_registered:
+            return
+        situations = await self._store.run(Store.situations, self._daemon.daemon_id, only)
+        by_backend: dict[str, list[Situation]] = {}
+        work = []
+        for each in situations:
+            if each.allocation.handle is None:
+                work.append(self._step(each.workload.workload_id, None))
+            else:
+                by_backend.setdefault(each.allocation.backend, []).append(each)
+        work += [self._ask_about(name, group) for name, group in by_backend.items()]
+        await asyncio.gather(*work)
+        if only is None:
+            await self._clear_debris()
+
+    async def adopt(self) -> None:
+        """Take over what dead processes left, and end it: its kernels' secrets died with them."""
+        if not self._store.exists:
+            return
+        for workload_id in await self._daemon.adopt():
+            args = (workload_id, Reason.SERVER_GONE, "", f"daemon {self._daemon.daemon_id}", self._clock())
+            await self._store.run(Store.request_stop, *args)
+            self.poke(workload_id)
+
+    # -- the loops -------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        next_full = self._clock_s()
+        while True:
+            pause = max(0.0, next_full - self._clock_s())
+            try:
+                await asyncio.wait_for(self._wake.wait(), pause)
+            except TimeoutError:
+                next_full = self._clock_s() + self._policy.period_s
+                self._spawn_turn(None)
+                continue
+            self._wake.clear()
+            poked, self._poked = self._poked, set()
+            self._spawn_turn(sorted(poked))
+
+    async def _keep_house(self) -> None:
+        """Beat, and look for what dead processes left."""
+        next_adoption = 0.0
+        while True:
+            try:
+                await self._daemon.beat()
+                if self._clock_s() >= next_adoption:
+                    next_adoption = self._clock_s() + _ADOPT_EVERY_S
+                    await self.adopt()
+            except Exception:
+                _log.exception("the state could not be kept up to date")
+            await asyncio.sleep(BEAT_EVERY_S)
+
+    @staticmethod
+    def _clock_s() -> float:
+        return asyncio.get_running_loop().time()
+
+    def _spawn_turn(self, only: Sequence[str] | None) -> None:
+        task = asyncio.get_running_loop().create_task(self._guarded_turn(only))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded_turn(self, only: Sequence[str] | None) -> None:
+        try:
+            await self.turn(only)
+        except Exception:
+            _log.exception("a turn of the control loop failed; the next one tries again")
+
+    # -- one turn --------------------------------------------------------------------------------------------------
+
+    async def _ask_about(self, backend_name: str, group: Sequence[Situation]) -> None:
+        """One batched question to one backend, then a step per workload."""
+        ids = {each.workload.workload_id for each in group}
+        if backend_name in self._asking:
+            self._asking[backend_name] |= ids
+            return
+        self._asking[backend_name] = set()
+        try:
+            observations = await self._observe(group)
+        finally:
+            for workload_id in self._asking.pop(backend_name):
+                self.poke(workload_id)
+        await asyncio.gather(
+            *(self._step(each.workload.workload_id, observations.get(each.allocation.handle)) for each in group)
+        )
+
+    async def _observe(self, group: Sequence[Situation]) -> Mapping[ExternalHandle | None, Observation]:
+        handles = [each.allocation.handle for each in group if each.allocation.handle is not None]
+        try:
+            backend = self._executor.backend_of(group[0].allocation)
+            answer = await bounded(backend.observe(handles), self._policy.call_deadline_s)
+            return {handle: seen for handle, seen in answer.items() if isinstance(seen, Observation)}
+        except Exception as error:  # could not ask: an answer of its own
+            _log.warning("a backend could not be asked: %s", error)
+            return {}
+
+    async def _step(self, workload_id: str, observation: Observation | None) -> None:
+        """One workload's step; its exceptions end here."""
+        if workload_id in self._busy:
+            self._busy[workload_id] = True
+            return
+        trouble = self._troubles.get(workload_id)
+        if trouble is not None and self._clock_s() < trouble.not_before:
+            return
+        self._busy[workload_id] = False
+        try:
+            await self._decide_and_act(workload_id, observation)
+            self._troubles.pop(workload_id, None)
+        except IllegalTransition as error:  # decided on rows that have moved on
+            _log.info("a step came too late: %s", error)
+            self._busy[workload_id] = True
+        except Exception as error:
+            self._back_off(workload_id, error)
+        finally:
+            if self._busy.pop(workload_id):
+                self.poke(workload_id)
+
+    async def _decide_and_act(self, workload_id: str, observation: Observation | None) -> None:
+        # Read again: the wish may have changed while the backend was asked.
+        now = await self._store.run(Store.situation, workload_id)
+        if now is None or await self._store.run(Store.driver_of, workload_id) != self._daemon.daemon_id:
+            return
+        args = (now.workload, now.allocation, observation, now.workers, now.bindings)
+        actions = plan(*args, self._clock(), self._policy_for(now))
+        for action in actions:
+            await self._executor.perform(now, action)
+        if actions:
+            await self._follow_up(now)
+
+    async def _follow_up(self, before: Situation) -> None:
+        """Tell who waits; go on at once after a change of phase; look again soon at what is ending."""
+        workload_id = before.workload.workload_id
+        now = await self._store.run(Store.situation, workload_id)
+        if now is None or now == before:
+            return
+        self._changes.announce(workload_id)
+        if now.allocation.phase.is_terminal:
+            await self._clear_quietly(now)
+        elif now.allocation.phase is not before.allocation.phase or now.workload.desired != before.workload.desired:
+            self.poke(workload_id)
+        elif now.allocation.phase is Phase.RELEASING:
+            asyncio.get_running_loop().call_later(_ENDING_AGAIN_S, self.poke, workload_id)
+
+    def _back_off(self, workload_id: str, error: Exception) -> None:
+        before = self._troubles.get(workload_id)
+        failures = before.failures + 1 if before else 1
+        pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failures - 1, 10))
+        self._troubles[workload_id] = Trouble(failures, f"{type(error).__name__}: {error}", self._clock_s() + pause)
+        if isinstance(error, CouldNotAsk):
+            _log.warning("workload %s waits %g s: %s", workload_id, pause, error)
+        else:
+            _log.error("the step of workload %s failed; it waits %g s", workload_id, pause, exc_info=error)
+
+    async def _clear_debris(self) -> None:
+        for allocation in await self._store.run(Store.debris, self._daemon.daemon_id):
+            try:
+                await self._executor.clear(allocation)
+            except Exception as error:
+                _log.warning("an ended attempt could not be cleared yet: %s", error)
+
+    async def _clear_quietly(self, now: Situation) -> None:
+        self._troubles.pop(now.workload.workload_id, None)
+        try:
+            await self._executor.clear(now.allocation)
+        except Exception as error:
+            _log.warning("an ended attempt could not be cleared yet: %s", error)
+
+    def _policy_for(self, now: Situation) -> Policy:
+        profile = self._config.profiles.get(now.workload.profile)
+        if profile is None:
+            return self._policy
+        return replace(self._policy, registration_timeout_s=float(profile.registration_timeout_s))

@@ -1,0 +1,277 @@
+"""Sessions as the rest of the program sees them: open, start a kernel, wait, stop, release.
+
+Runs on the control thread's loop. It states wishes and reads facts; the reconciler acts. Nothing here submits,
+cancels or decides a phase, and a kernel that is started again goes into the held allocation, never into a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .admission import Admission, AdmissionRequest, Admitted
+from .changes import ChangeBoard
+from .config import SiteConfig
+from .daemons import Daemon
+from .errors import Refused, SessionEnded
+from .launches import LaunchBook, launch_json
+from .models import Desired, KernelExit, KernelLaunch, Readiness, Workload
+from .outbox import Outbox
+from .reasons import Reason
+from .store import NewSession, Situation, Store, StoreThread
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SessionRequest:
+    """What a provisioner asks for. `socket_path` is the longest kernel socket that will be bound for it."""
+
+    kernel_id: str
+    admission: AdmissionRequest
+
+
+@dataclass(frozen=True)
+class OpenedSession:
+    workload_id: str
+    allocation_id: str
+    epoch: int
+    launch_id: str
+
+
+class SessionService:
+    """The facade of the control plane. Every method is for the control thread's loop."""
+
+    def __init__(
+        self,
+        *,
+        config: SiteConfig,
+        store: StoreThread,
+        admission: Admission,
+        daemon: Daemon,
+        launches: LaunchBook,
+        outbox: Outbox,
+        changes: ChangeBoard,
+        poke: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._admission = admission
+        self._daemon = daemon
+        self._launches = launches
+        self._outbox = outbox
+        self._changes = changes
+        self._poke = poke
+        self._clock = clock
+        self._allocation_of: dict[str, str] = {}  # launch id -> allocation id, for signals
+        self._exits: dict[str, KernelExit] = {}
+
+    # -- wishes ----------------------------------------------------------------------------------------------------
+
+    async def admit(self, request: SessionRequest) -> Admitted:
+        """Ask admission, and nothing else: writes nothing where there is no state yet. Raises Refused."""
+        try:
+            return await self._admission.admit(request.admission)
+        except Refused as refusal:
+            await self._record_refusal(request.admission.owner, refusal)
+            raise
+
+    async def open(self, request: SessionRequest) -> OpenedSession:
+        """Admit, then write workload, attempt, binding and lease in one commit. Raises Refused or StateError.
+
+        A caller that is cancelled on the way leaves a session that is already wished stopped, never a forgotten one.
+        """
+        admitted = await self.admit(request)
+        await self._daemon.register()
+        asked, profile = request.admission, admitted.profile
+        new = NewSession(
+            workload_id=uuid.uuid4().hex,
+            allocation_id=uuid.uuid4().hex,
+            token=secrets.token_hex(24),
+            owner=asked.owner,
+            profile=profile.name,
+            backend=profile.backend,
+            nodes=profile.nodes,
+            spec=asked.spec,
+            kernel_id=request.kernel_id,
+            launch_id=asked.launch.launch_id,
+            leases=profile.leases,
+            max_sessions=self._config.limits.max_sessions,
+        )
+        self._launches[new.workload_id] = asked.launch
+        self._allocation_of[new.launch_id] = new.allocation_id
+        try:
+            await self._store.run(Store.open_session, new, self._daemon.daemon_id, self._clock())
+        except asyncio.CancelledError:
+            # The write is on its way and will happen; this wish is queued right behind it.
+            args = (new.workload_id, Reason.USER_CANCELLED, "Given up while it was being opened.", asked.owner)
+            self._store.submit(Store.request_stop, *args, self._clock())
+            raise
+        except Exception as error:
+            self._launches.pop(new.workload_id)
+            self._allocation_of.pop(new.launch_id)
+            if isinstance(error, Refused):
+                await self._record_refusal(asked.owner, error)
+            raise
+        finally:
+            self._poke(new.workload_id)
+        return OpenedSession(new.workload_id, new.allocation_id, 1, new.launch_id)
+
+    async def launch_kernel(
+        self, workload_id: str, kernel_id: str, launch: KernelLaunch, notebook_path: str = ""
+    ) -> None:
+        """Start a kernel in the held allocation: again (restart), or one more. Raises SessionEnded when it is over."""
+        before = await self.situation(workload_id)
+        old = before.launch(kernel_id)
+        leases = self._config.profiles[before.workload.profile].leases
+        allocation = await self._store.run(
+            Store.bind_launch, workload_id, kernel_id, launch.launch_id, notebook_path, leases, self._clock()
+        )
+        self._allocation_of[launch.launch_id] = allocation.allocation_id
+        if old is not None and old.exit is None:
+            self._outbox.send(allocation.allocation_id, 0, _stop_kernel(old.launch_id, 0.0))
+        self._outbox.send(allocation.allocation_id, 0, {"type": "launch", "launch": launch_json(launch)})
+        self._announce(workload_id)
+
+    async def request_stop(self, workload_id: str, reason: Reason, actor: str, detail: str = "") -> bool:
+        """Wish a session stopped, durably. Idempotent; True for the first wish, whose reason stays."""
+        first = await self._store.run(Store.request_stop, workload_id, reason, detail, actor, self._clock())
+        self._announce(workload_id)
+        return first
+
+    async def release_kernel(self, kernel_id: str, actor: str, reason: Reason = Reason.USER_CANCELLED) -> str | None:
+        """Give a kernel back; the allocation ends with its last one. The workload it belonged to, or None."""
+        workload_id = await self._store.run(Store.release_kernel, kernel_id, reason, actor, self._clock())
+        if workload_id is None:
+            return None
+        situation = await self.situation(workload_id)
+        launch = situation.launch(kernel_id)
+        if launch is not None and launch.exit is None and situation.workload.desired is Desired.RUNNING:
+            self.stop_kernel(launch.launch_id)
+        self._announce(workload_id)
+        return workload_id
+
+    def signal_kernel(self, launch_id: str, signum: int) -> bool:
+        """Send a signal to a kernel's real process. False when its worker cannot be reached."""
+        return self._send(launch_id, {"type": "signal", "launch_id": launch_id, "signum": signum})
+
+    def stop_kernel(self, launch_id: str, grace_s: float = 0.0) -> bool:
+        """End one kernel's sandbox; the allocation stays."""
+        return self._send(launch_id, _stop_kernel(launch_id, grace_s))
+
+    async def kernel_ready(self, launch_id: str) -> None:
+        """The kernel has answered: the fourth condition."""
+        await self._store.run(Store.kernel_ready, launch_id, self._clock())
+        launch = await self._store.run(Store.launch, launch_id)
+        if launch is not None:
+            self._announce(launch.workload_id)
+
+    # -- facts -----------------------------------------------------------------------------------------------------
+
+    async def situation(self, workload_id: str) -> Situation:
+        """Everything known of a session at this moment. Raises KeyError for one that never was."""
+        found = await self._store.run(Store.situation, workload_id) if self._store.exists else None
+        if found is None:
+            raise KeyError(workload_id)
+        return found
+
+    async def readiness(self, workload_id: str, kernel_id: str = "") -> Readiness:
+        return (await self.situation(workload_id)).readiness(kernel_id)
+
+    async def changes(self, workload_id: str) -> AsyncIterator[Situation]:
+        """The situation now, then after every change; ends behind the terminal one."""
+        last: Situation | None = None
+        while True:
+            ticket = self._changes.ticket(workload_id)
+            now = await self.situation(workload_id)
+            if now != last:
+                yield now
+            last = now
+            if now.workload.phase.is_terminal:
+                return
+            await ticket.wait()
+
+    async def wait_ready(self, workload_id: str, launch_id: str) -> None:
+        """Return when the four conditions hold for this start of a kernel. Cancellable.
+
+        Raises SessionEnded, whose text is for a person, when the session or the kernel ends first.
+        """
+        async for now in self.changes(workload_id):
+            kernel_id = _check_alive(now, launch_id)
+            if now.readiness(kernel_id).is_ready:
+                return
+
+    async def wait_started(self, workload_id: str, launch_id: str) -> None:
+        """Return when the kernel's process exists and only its answer is missing. Raises as `wait_ready` does."""
+        async for now in self.changes(workload_id):
+            launch = now.launch(_check_alive(now, launch_id))
+            if launch is not None and launch.started_at is not None:
+                return
+
+    async def wait_over(self, workload_id: str) -> Workload:
+        """Return the workload once it is terminal."""
+        async for now in self.changes(workload_id):
+            workload = now.workload
+        return workload
+
+    def kernel_exit(self, launch_id: str) -> KernelExit | None:
+        """How a kernel ended, from memory; None while nobody has reported its end."""
+        return self._exits.get(launch_id)
+
+    def note_exit(self, ended: KernelExit) -> None:
+        """For the worker's reports."""
+        self._exits[ended.launch_id] = ended
+        while len(self._exits) > 1000:
+            del self._exits[next(iter(self._exits))]
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    async def _record_refusal(self, owner: str, refusal: Refused) -> None:
+        """INV-12; but a refusal creates no state where there is none (INV-10), then the log has it alone."""
+        _log.warning("refused a session of %s: %s: %s", owner, refusal.reason, refusal)
+        if self._store.exists:
+            await self._store.run(Store.record, None, "refused", owner, refusal.reason, str(refusal), self._clock())
+
+    def _send(self, launch_id: str, message: dict[str, Any]) -> bool:
+        allocation_id = self._allocation_of.get(launch_id)
+        return allocation_id is not None and self._outbox.send(allocation_id, 0, message)
+
+    def _announce(self, workload_id: str) -> None:
+        self._changes.announce(workload_id)
+        self._poke(workload_id)
+
+
+def _stop_kernel(launch_id: str, grace_s: float) -> dict[str, Any]:
+    return {"type": "stop_kernel", "launch_id": launch_id, "grace_s": grace_s}
+
+
+def ended_error(workload: Workload) -> SessionEnded:
+    """Why a session is over, or about to be, in words for a person."""
+    reason = workload.reason or Reason.USER_CANCELLED
+    return SessionEnded(reason, f"{reason.sentence} {workload.reason_detail}".strip())
+
+
+def _check_alive(now: Situation, launch_id: str) -> str:
+    """The kernel that this start belongs to. Raises SessionEnded when waiting for it has become pointless."""
+    if now.workload.phase.is_terminal or now.workload.desired is Desired.STOPPED:
+        raise ended_error(now.workload)
+    launch = next((each for each in now.launches if each.launch_id == launch_id), None)
+    if launch is None:
+        raise SessionEnded(Reason.USER_CANCELLED, "Another start of this kernel has taken its place.")
+    if launch.exit is not None:
+        raise SessionEnded(Reason.KERNEL_START_FAILED, exit_sentence(launch.exit))
+    return launch.kernel_id
+
+
+def exit_sentence(ended: KernelExit) -> str:
+    """How a kernel's process ended before it answered, with the last lines it printed."""
+    how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.exit_code}"
+    tail = f" Its last lines: {ended.tail.strip()}" if ended.tail.strip() else ""
+    return f"{Reason.KERNEL_START_FAILED.sentence} It ended with {how}.{tail}"

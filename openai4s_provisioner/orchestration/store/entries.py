@@ -1,0 +1,37 @@
+"""What is handed to the store as one value: everything that one commit writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..models import LeasePolicy, Phase, SessionSpec
+from ..reasons import Reason
+
+
+@dataclass(frozen=True)
+class NewSession:
+    """Everything that one transaction writes when a session is opened."""
+
+    workload_id: str
+    allocation_id: str
+    token: str
+    owner: str
+    profile: str
+    backend: str
+    nodes: int
+    spec: SessionSpec
+    kernel_id: str
+    launch_id: str
+    leases: LeasePolicy
+    max_sessions: int
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an attempt ended: the phase, our reason for a person, and what the backend said."""
+
+    phase: Phase
+    reason: Reason | None = None
+    detail: str = ""
+    backend_reason: Reason | None = None
+    backend_detail: str = ""

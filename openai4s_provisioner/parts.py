@@ -1,0 +1,173 @@
+"""Builds and wires the parts of a control plane, in start order; stops them in the opposite one.
+
+Two stages, because a refusal must write nothing: what answers admission exists from the first question on; what makes
+files, sockets and threads (`RunningParts`) comes with the first session that is admitted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from .app_values import AppSettings
+from .gateway.worker_gateway import LinkState, Registration, WorkerGateway
+from .live_kernels import LiveKernels
+from .orchestration.admission import Admission
+from .orchestration.attempt import AttemptPreparer
+from .orchestration.bootstrap import CredentialIssuer, load_secret
+from .orchestration.bundle import write_worker_zipapp
+from .orchestration.changes import ChangeBoard
+from .orchestration.config import SiteConfig, load_config
+from .orchestration.daemons import Daemon
+from .orchestration.errors import ConfigError
+from .orchestration.executor import Executor
+from .orchestration.frontdesk import StoreFrontDesk
+from .orchestration.launches import LaunchBook
+from .orchestration.outbox import Outbox
+from .orchestration.ports import AllocationBackend
+from .orchestration.reconciler import Reconciler
+from .orchestration.reports import WorkerReports
+from .orchestration.session import SessionService
+from .orchestration.store import StoreThread
+from .orchestration.store.sqlite import prepare_folder
+from .session_sandbox import SessionSandbox
+
+BACKENDS = "openai4s_provisioner.backends"
+
+
+def load_site_config(settings: AppSettings) -> SiteConfig:
+    """`cluster.toml` as the settings find it. Raises ConfigError."""
+    return load_config(settings.cluster_toml, os.environ, settings.config_path)
+
+
+def load_backends(config: SiteConfig, settings: AppSettings) -> dict[str, AllocationBackend]:
+    """The backends that profiles name, through their entry points; the others are never imported.
+
+    Raises ConfigError. One that is not installed is left out: admission says so to whoever asks for it.
+    """
+    named = {profile.backend for profile in config.profiles.values()}
+    backends: dict[str, AllocationBackend] = {}
+    for entry in entry_points(group=BACKENDS):
+        if entry.name not in named:
+            continue
+        options = config.backends.get(entry.name, {})
+        try:
+            backends[entry.name] = entry.load()(
+                state_dir=settings.state_dir, exchange_dir=settings.exchange_dir, options=options
+            )
+        except ConfigError as error:
+            place = config.place_of("backends", entry.name)
+            raise ConfigError(f"{place}: {error}" if place else str(error)) from error
+    return backends
+
+
+class AdmissionParts:
+    """What answers "may I?". Makes no file, no socket and no thread."""
+
+    def __init__(self, settings: AppSettings) -> None:
+        self.settings = settings
+        self.config = load_site_config(settings)
+        self.backends = load_backends(self.config, settings)
+        self.store = StoreThread(settings.state_dir)
+        self.sandbox = SessionSandbox(
+            Path.home(), settings.state_dir, settings.exchange_dir, settings.workspaces_dir, settings.jupyter_folders
+        )
+        self.admission = Admission(self.config, self.backends, self.store, self.sandbox)
+
+    async def stop(self) -> None:
+        for backend in self.backends.values():
+            await backend.close()
+        await asyncio.to_thread(self.store.close)
+
+
+class _Relay:
+    """The gateway and the reports need each other; the gateway says nothing before it is started."""
+
+    reports: WorkerReports
+
+    def worker_registered(self, registration: Registration, host: str, generation: str) -> None:
+        self.reports.worker_registered(registration, host, generation)
+
+    def worker_message(self, allocation_id: str, rank: int, message: Mapping[str, Any]) -> None:
+        self.reports.worker_message(allocation_id, rank, message)
+
+    def worker_link(self, allocation_id: str, rank: int, state: LinkState) -> None:
+        self.reports.worker_link(allocation_id, rank, state)
+
+
+class RunningParts:
+    """What drives sessions. Made on the control thread's loop, after a first request was admitted."""
+
+    def __init__(self, admitting: AdmissionParts, folder: Path) -> None:
+        settings, config, store = admitting.settings, admitting.config, admitting.store
+        self._folder = folder
+        prepare_folder(settings.state_dir)
+        issuer = CredentialIssuer(load_secret(settings.state_dir))
+        changes, launches, daemon = ChangeBoard(), LaunchBook(), Daemon(store)
+        self._daemon = daemon
+        observer = _Relay()
+        self.gateway = WorkerGateway(folder / "gw", StoreFrontDesk(store, issuer), observer)
+        outbox = Outbox(self.gateway)
+        preparer = AttemptPreparer(
+            state_dir=settings.state_dir,
+            exchange_dir=settings.exchange_dir,
+            issuer=issuer,
+            launches=launches,
+            sandbox_for=admitting.sandbox,
+            prepare_homes=admitting.sandbox.prepare,
+            bundle_path=lambda: write_worker_zipapp(settings.exchange_dir),
+            addresses=lambda: (self.gateway.address,),
+            server_grace_s=settings.server_grace_s,
+        )
+        executor = Executor(
+            store=store,
+            daemon=daemon,
+            config=config,
+            policy=config.policy,
+            backends=admitting.backends,
+            preparer=preparer,
+            outbox=outbox,
+            forget_launch=lambda workload_id: launches.pop(workload_id, None),
+        )
+        self.reconciler = Reconciler(
+            store=store, daemon=daemon, config=config, executor=executor, changes=changes, policy=config.policy
+        )
+        self.sessions = SessionService(
+            config=config,
+            store=store,
+            admission=admitting.admission,
+            daemon=daemon,
+            launches=launches,
+            outbox=outbox,
+            changes=changes,
+            poke=self.reconciler.poke,
+        )
+        self.reports = WorkerReports(
+            store=store,
+            sessions=self.sessions,
+            outbox=outbox,
+            changes=changes,
+            poke=self.reconciler.poke,
+            issuer=issuer,
+            policy=config.policy,
+        )
+        observer.reports = self.reports
+        self.kernels = LiveKernels(self.sessions, self.gateway, settings.kernel_answer_s)
+
+    def start(self) -> None:
+        self.gateway.start()
+        self.reports.start()
+        self.reconciler.start()
+
+    async def stop(self) -> None:
+        await self.kernels.close()
+        await self.reconciler.stop()
+        await asyncio.to_thread(self.gateway.stop)
+        await self.reports.stop()
+        await self._daemon.retire()
+        shutil.rmtree(self._folder, ignore_errors=True)

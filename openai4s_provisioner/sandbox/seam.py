@@ -1,0 +1,34 @@
+"""The one thing a sandbox does for us: put something before an argv that makes it run confined.
+
+Bubblewrap is behind it today; the seam leaves room for a container runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from .errors import SandboxUnavailable as SandboxUnavailable
+from .spec import SandboxSpec
+
+SHARED_INSIDE = "/run/openai4s"
+PROGRAM_INSIDE = "/run/openai4s-program"
+
+
+class Sandbox(Protocol):
+    def wrap(self, spec: SandboxSpec, argv: Sequence[str], *, keep_fds: Sequence[int] = ()) -> list[str]:
+        """The argv that runs `argv` confined. The caller passes `keep_fds` on to it; they stay open inside.
+
+        Its end, however it comes, is the end of everything inside; so is the end of the thread that started it.
+        Raises MaskUncovered when the spec would show what it masks.
+        """
+
+
+class NoSandbox:
+    """Where there is none: whatever is to be confined is refused, with the remedy."""
+
+    def __init__(self, sentence: str) -> None:
+        self._sentence = sentence
+
+    def wrap(self, spec: SandboxSpec, argv: Sequence[str], *, keep_fds: Sequence[int] = ()) -> list[str]:
+        raise SandboxUnavailable(self._sentence)

@@ -1,0 +1,100 @@
+"""The link as one reliable byte stream in each direction, with absolute offsets that survive its connections.
+
+The sender keeps what the peer has not acknowledged and sends it again from the offset that the peer names after a
+cut; the receiver counts and says so in time. An offset that cannot be (never sent, or already given up) is refused
+and changes nothing. No socket, no clock; the bound on what is kept is asked for here and obeyed by the connection.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from .errors import ProtocolError
+from .frames import Buffer
+
+REPLAY_LIMIT = 4 * 1024 * 1024
+ACK_EVERY = 256 * 1024
+
+
+class Outgoing:
+    """What we send: bytes [acknowledged, produced) are kept, [sent, produced) still have to be handed to the socket."""
+
+    def __init__(self, limit: int = REPLAY_LIMIT) -> None:
+        self._limit = limit
+        self._flying: deque[bytes] = deque()  # sent in full, acknowledged not in full
+        self._waiting: deque[bytes] = deque()  # not sent in full
+        self._first_offset = 0  # of the oldest byte still kept
+        self._into_first_waiting = 0
+        self.acknowledged = 0
+        self.sent = 0
+        self.produced = 0
+
+    @property
+    def unsent(self) -> int:
+        return self.produced - self.sent
+
+    @property
+    def is_full(self) -> bool:
+        """At or past the bound: no new frame may be produced before an ACK, except the link's own tiny ones."""
+        return self.produced - self.acknowledged >= self._limit
+
+    def append(self, parts: Iterable[Buffer]) -> None:
+        segment = b"".join(parts)
+        if segment:
+            self._waiting.append(segment)
+            self.produced += len(segment)
+
+    def next_bytes(self) -> memoryview:
+        """The next unsent bytes, empty when there are none. They stay until `advance` says that they went out."""
+        if not self._waiting:
+            return memoryview(b"")
+        return memoryview(self._waiting[0])[self._into_first_waiting :]
+
+    def advance(self, count: int) -> None:
+        """The socket took `count` bytes of what `next_bytes` showed."""
+        self.sent += count
+        self._into_first_waiting += count
+        if self._into_first_waiting == len(self._waiting[0]):
+            self._flying.append(self._waiting.popleft())
+            self._into_first_waiting = 0
+
+    def acknowledge(self, offset: int) -> None:
+        """The peer has everything before `offset`. An old ACK that was replayed after a cut is no news and no error."""
+        if offset > self.sent:
+            raise ProtocolError(f"the peer acknowledges byte {offset} of {self.sent}")
+        self.acknowledged = max(self.acknowledged, offset)
+        while self._flying and self._first_offset + len(self._flying[0]) <= self.acknowledged:
+            self._first_offset += len(self._flying.popleft())
+
+    def resume(self, offset: int) -> None:
+        """A new connection: the peer has everything before `offset`, so the next byte to send is that one."""
+        if not self.acknowledged <= offset <= self.sent:
+            raise ProtocolError(f"the peer resumes at byte {offset}, we hold {self.acknowledged} to {self.sent}")
+        self.acknowledge(offset)
+        self._waiting.extendleft(reversed(self._flying))
+        self._flying.clear()
+        self.sent = offset
+        # acknowledge() left at most one partly acknowledged segment in front
+        self._into_first_waiting = offset - self._first_offset
+
+
+class Incoming:
+    """What we receive: counts, and says when an ACK is due."""
+
+    def __init__(self, ack_every: int = ACK_EVERY) -> None:
+        self._ack_every = ack_every
+        self._stated = 0
+        self.received = 0
+
+    @property
+    def is_ack_due(self) -> bool:
+        return self.received - self._stated >= self._ack_every
+
+    def count(self, size: int) -> None:
+        self.received += size
+
+    def state(self) -> int:
+        """The offset to put into an ACK (or a PONG, or a hello) that is about to be sent."""
+        self._stated = self.received
+        return self.received

@@ -1,0 +1,37 @@
+"""The zipapp's entry: one file, four programs, told apart by the first argument.
+
+``worker`` stays outside the sandbox, ``inner`` runs inside it, ``attack`` and ``decoy`` are the probe's two sides.
+Each is imported only when asked for, so that a worker starts with as few file reads as a shared file system allows.
+"""
+
+from __future__ import annotations
+
+import sys
+
+_USAGE = "usage: worker.pyz worker ATTEMPT_DIR --rank N | inner ... | attack ... | decoy ...\n"
+
+
+def main(argv: list[str]) -> int:
+    program = argv[0] if argv else ""
+    if program == "worker":
+        from . import worker
+
+        return worker.main(argv[1:])
+    if program == "inner":
+        from . import inner
+
+        return inner.main(argv[1:])
+    if program == "attack":
+        from ..sandbox import attacks
+
+        return attacks.main(argv[1:])
+    if program == "decoy":
+        from ..sandbox import decoy
+
+        return decoy.main(argv[1:])
+    sys.stderr.write(_USAGE)
+    return 64
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,95 @@
+"""The attempt file: what the control plane tells one rank of one allocation, once.
+
+It holds the credential, so it is read and deleted before anything else happens. It refuses a file that somebody else
+could have written or read. Nothing of its content may appear in a message or a log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from dataclasses import dataclass, field
+from typing import Any
+
+_LARGEST_BYTES = 16 * 1024 * 1024
+_VERSION = 1
+
+
+class AttemptUnusable(Exception):
+    """The attempt file is missing, not ours alone, or malformed. The text names the file and what is wrong."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    workload_id: str
+    allocation_id: str
+    epoch: int
+    rank: int
+    ranks: int
+    credential: str = field(repr=False)
+    addresses: tuple[str, ...]
+    workspace: dict[str, Any]
+    sandbox: dict[str, Any]
+    launch: dict[str, Any] | None = field(repr=False)
+    server_grace_s: float
+
+
+def take_attempt(folder: str, rank: int) -> Attempt:
+    """Read ``rank-N.json`` and delete it. Raises AttemptUnusable; the file is gone then, too, if it could be read."""
+    path = os.path.join(folder, f"rank-{rank}.json")
+    content = _read_private(path)
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    try:
+        attempt = _understand(json.loads(content))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise AttemptUnusable(f"{path} cannot be understood ({type(error).__name__})") from None
+    if attempt.rank != rank:
+        raise AttemptUnusable(f"{path} is meant for rank {attempt.rank}")
+    return attempt
+
+
+def _read_private(path: str) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise AttemptUnusable(f"{path}: {error.strerror}") from None
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise AttemptUnusable(f"{path} is not a file of this user")
+        if stat.S_IMODE(status.st_mode) & 0o177 or status.st_nlink != 1:
+            raise AttemptUnusable(f"{path} can be reached by others: it must have mode 0600 and one name")
+        content = stream.read(_LARGEST_BYTES + 1)
+    if len(content) > _LARGEST_BYTES:
+        raise AttemptUnusable(f"{path} is larger than {_LARGEST_BYTES} bytes")
+    return content
+
+
+def _understand(value: dict[str, Any]) -> Attempt:
+    if value["version"] != _VERSION:
+        raise ValueError("unknown version")
+    attempt = Attempt(
+        workload_id=_text(value["workload_id"]),
+        allocation_id=_text(value["allocation_id"]),
+        epoch=int(value["epoch"]),
+        rank=int(value["rank"]),
+        ranks=int(value["ranks"]),
+        credential=_text(value["credential"]),
+        addresses=tuple(_text(address) for address in value["addresses"]),
+        workspace=dict(value["workspace"]),
+        sandbox=dict(value["sandbox"]),
+        launch=None if value.get("launch") is None else dict(value["launch"]),
+        server_grace_s=float(value["server_grace_s"]),
+    )
+    if not attempt.addresses:
+        raise ValueError("no address")
+    return attempt
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("an empty or missing text")
+    return value

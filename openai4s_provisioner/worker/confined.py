@@ -1,0 +1,385 @@
+"""One kernel in one sandbox, seen from outside: proves, starts, watches, signals and ends it.
+
+A restart is a new one of these. Everything happens in the loop's thread, which must be the process's main thread: the
+sandbox dies with the thread that started it. What the inside reports is believed only as far as it can only harm
+itself; a pid is signalled only if it descends from this sandbox.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any, Callable
+
+from ..sandbox.attacks import run_attacks
+from ..sandbox.errors import SandboxError
+from ..sandbox.host import is_within
+from ..sandbox.interpreter import interpreter_prefixes
+from ..sandbox.probe import ProbeResult, ProvingGround, as_report, judge
+from ..sandbox.remedies import remedy
+from ..sandbox.seam import PROGRAM_INSIDE, Sandbox
+from ..sandbox.spec import SandboxSpec
+from ..transport.loop import Loop, Timer
+from .inner import CHANNELS
+from .listener import listener_pid
+from .output import KernelOutput
+from .pipe_writer import PipeWriter
+from .process_tree import Process, children_of, descends_from, find_by_namespace_pid, read_process, signal_tree
+from .workspace_proof import check_folder
+
+SOCKET_PATH_BYTES = 107  # what the system takes for a unix socket's path
+_LONGEST_REPORT_BYTES = 64 * 1024
+_READ_BYTES = 64 * 1024
+_REAP_EVERY_S = 0.01
+_REAP_AT_MOST_S = 5.0
+_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
+
+
+class ConfinedKernel:
+    """`on_event` gets the messages to the server: isolation, workspace, kernel_started, and last kernel_exited."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        sandbox: Sandbox,
+        spec: SandboxSpec,
+        launch: Mapping[str, Any] | None,
+        workspace: Mapping[str, Any],
+        rank: int,
+        scratch: str,
+        program: str,
+        on_event: Callable[[dict[str, Any]], None],
+        python: str = sys.executable,
+    ) -> None:
+        """`launch` None: only isolation and workspace are proven. `workspace` with an empty ``nonce_name``: it is not
+        proven again. `scratch`: a private folder with a short path on this machine's disk. `program`: the zipapp."""
+        self._loop = loop
+        self._sandbox = sandbox
+        self._launch = launch
+        self._launch_id = str(launch["launch_id"]) if launch is not None else ""
+        self._workspace = workspace
+        self._rank = rank
+        self._python = python
+        self._on_event = on_event
+        self._folder = os.path.join(scratch, secrets.token_hex(4))
+        self._spec = _for_launch(spec, self._folder, scratch, program, python)
+        self._scratch = scratch
+        self._ground: ProvingGround | None = None
+        self._bites: dict[str, bool] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reports: socket.socket | None = None
+        self._unread = b""
+        self._output_fd = -1
+        self._output: KernelOutput | None = None
+        self._exit: dict[str, Any] | None = None
+        self._init: Process | None = None  # the first process of the sandbox's pid namespace
+        self._mapped_pid: int | None = None
+        self._socket_pid: int | None = None
+        self._is_over = False
+        self._timers: list[Timer] = []
+
+    # What the worker asks for.
+
+    def start(self) -> None:
+        """Start everything, or report why not. Blocks for the time that a decoy takes to appear (about 0.1 s)."""
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("a sandbox would die with the thread that started it: start it from the main thread")
+        missing = check_folder(self._spec.workspace)
+        if missing is not None:
+            self._emit("workspace", **asdict(missing))
+            self._over()
+            return
+        try:
+            self._make_folders()
+            self._start_sandbox()
+        except (SandboxError, OSError) as error:
+            sentence = str(error) if isinstance(error, SandboxError) else remedy(str(error))
+            self._refuse(ProbeResult(False, sentence))
+
+    def signal(self, signum: int) -> None:
+        """To the kernel itself, and what it started in its process group; never to the sandbox."""
+        pid = self.kernel_pid
+        if pid is not None:
+            signal_tree(pid, signum)
+
+    def stop(self, grace_s: float) -> None:
+        """End it: SIGTERM first when there is a grace, and SIGKILL for everything in the sandbox when it is over."""
+        if grace_s > 0 and self.kernel_pid is not None:
+            self.signal(signal.SIGTERM)
+            self._timers.append(self._loop.call_later(grace_s, self._kill))
+        else:
+            self._kill()
+
+    def socket_path(self, channel: str) -> str:
+        """Where on this machine the kernel listens for `channel`, once it does."""
+        return os.path.join(self._folder, f"k-{CHANNELS.index(channel) + 1}")
+
+    @property
+    def kernel_pid(self) -> int | None:
+        """The pid, out here, of the process that listens on the kernel's sockets; before that, of its ancestor."""
+        if self._process is None or self._is_over:
+            return None
+        if self._socket_pid is None:
+            found = listener_pid(self.socket_path("control"))
+            if found is not None and descends_from(found, self._process.pid):
+                self._socket_pid = found
+        return self._socket_pid or self._mapped_pid
+
+    def close(self) -> None:
+        """Leave nothing behind. Reports nothing any more."""
+        self._is_over = True
+        for timer in self._timers:
+            timer.cancel()
+        self._close_ground()
+        self._kill()
+        if self._process is not None:
+            self._wait_for_end(self._process)
+        self._close_descriptors()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # Starting.
+
+    def _make_folders(self) -> None:
+        os.mkdir(self._folder, 0o700)
+        os.makedirs(self._spec.private_tmp, mode=0o700, exist_ok=True)
+        self._output = KernelOutput(os.path.join(self._scratch, f"kernel-{os.path.basename(self._folder)}.log"))
+        longest = self.socket_path("hb")
+        if len(os.fsencode(longest)) > SOCKET_PATH_BYTES:
+            why = f"a socket's path is limited to {SOCKET_PATH_BYTES} bytes, so set TMPDIR to a shorter folder"
+            raise OSError(errno.ENAMETOOLONG, why, longest)
+
+    def _start_sandbox(self) -> None:
+        command = [self._python, "-I", "-S", PROGRAM_INSIDE, "inner"]
+        request_read, request_write = os.pipe()
+        ours, theirs = socket.socketpair()
+        output_read, output_write = os.pipe()
+        try:
+            fds = (request_read, theirs.fileno())
+            argv = self._sandbox.wrap(self._spec, [*command, *map(str, fds)], keep_fds=fds)
+            self._ground = ProvingGround(
+                self._spec, python=self._python, program=self._spec.program, folder=self._scratch, runtime=self._scratch
+            )
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output_write,
+                stderr=output_write,
+                pass_fds=fds,
+                env=_ENVIRONMENT,
+                cwd="/",
+            )
+            target = self._ground.target()
+            self._bites = run_attacks(target)
+        except BaseException:
+            for end in (request_write, output_read):
+                os.close(end)
+            ours.close()
+            raise
+        finally:
+            for end in (request_read, output_write):
+                os.close(end)
+            theirs.close()
+        self._reports, self._output_fd = ours, output_read
+        self._listen()
+        PipeWriter(self._loop, request_write, self._request(target.to_json())).send()
+
+    def _request(self, target: dict[str, Any]) -> bytes:
+        request = {
+            "target": target,
+            "workspace": dict(self._workspace),
+            "rank": self._rank,
+            "launch": None if self._launch is None else dict(self._launch),
+            "home": self._spec.home,
+            "env_marker": self._spec.env_marker,
+        }
+        return json.dumps(request).encode()
+
+    def _listen(self) -> None:
+        if self._reports is None:
+            return
+        for end in (self._reports.fileno(), self._output_fd):
+            os.set_blocking(end, False)
+        self._loop.watch(self._reports.fileno(), readable=self._read_reports)
+        self._loop.watch(self._output_fd, readable=self._read_output)
+
+    # What comes out of the sandbox.
+
+    def _read_output(self) -> bool:
+        """Whether there may be more."""
+        try:
+            data = os.read(self._output_fd, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if self._output is not None:
+            self._output.feed(data)
+        if not data:
+            self._loop.unwatch(self._output_fd)
+        return bool(data)
+
+    def _read_reports(self) -> None:
+        if self._reports is None:
+            return
+        try:
+            data = self._reports.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.unwatch(self._reports.fileno())
+            self._reap(self._loop.now() + _REAP_AT_MOST_S)
+            return
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self._report(line)
+        if len(self._unread) > _LONGEST_REPORT_BYTES:
+            self._kill()
+
+    def _report(self, line: bytes) -> None:
+        try:
+            message = json.loads(line)
+            handle = {
+                "attacks": self._attacks_tried,
+                "workspace": self._workspace_tried,
+                "started": self._started,
+                "exited": self._exited,
+            }[message.pop("type")]
+            handle(message)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self._kill()  # only something that has taken the inner over would send this
+
+    def _attacks_tried(self, message: dict[str, Any]) -> None:
+        if self._ground is None:
+            return
+        self._close_ground()
+        self._init = next(iter(children_of(self._process.pid)), None) if self._process is not None else None
+        result = judge(self._bites, dict(message["reached"]))
+        if result.verified:
+            self._emit("isolation", ok=True, sentence="", attacks=as_report(result))
+        else:
+            self._refuse(result)
+
+    def _workspace_tried(self, message: dict[str, Any]) -> None:
+        fields = ("ok", "code", "detail", "nonce", "answer_name")
+        self._emit("workspace", **{name: message[name] for name in fields})
+        if not message["ok"]:
+            self._kill()
+
+    def _started(self, message: dict[str, Any]) -> None:
+        if self._process is not None and self._mapped_pid is None:
+            self._mapped_pid = find_by_namespace_pid(int(message["pid"]), self._process.pid)
+            self._emit("kernel_started", pid=self._mapped_pid)
+
+    def _exited(self, message: dict[str, Any]) -> None:
+        self._exit = {name: None if message[name] is None else int(message[name]) for name in ("exit_code", "signal")}
+
+    # The end.
+
+    def _refuse(self, result: ProbeResult) -> None:
+        self._close_ground()
+        self._emit("isolation", ok=False, sentence=result.sentence, attacks=as_report(result))
+        self._kill()
+        if self._reports is None:
+            self._over()
+
+    def _kill(self) -> None:
+        """End the pid namespace's first process, if there is one yet: its end is complete only after all others'."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        if self._init is not None and _same(read_process(self._init.pid), self._init):
+            os.kill(self._init.pid, signal.SIGKILL)
+        else:
+            self._process.kill()
+
+    def _reap(self, deadline: float) -> None:
+        """The inner is gone; its sandbox ends at once, unless something holds it."""
+        if self._process is None or self._is_gone(self._process):
+            self._over()
+            return
+        if self._loop.now() > deadline:
+            self._process.kill()
+        self._timers = [self._loop.call_later(_REAP_EVERY_S, self._reap, deadline)]
+
+    def _is_gone(self, process: subprocess.Popen[bytes]) -> bool:
+        if process.poll() is None:
+            return False
+        return self._init is None or not _same(read_process(self._init.pid), self._init)
+
+    def _wait_for_end(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + _REAP_AT_MOST_S
+        while not self._is_gone(process) and time.monotonic() < deadline:
+            time.sleep(_REAP_EVERY_S)
+        process.kill()
+        process.wait()
+
+    def _over(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        while self._output_fd >= 0 and self._read_output():
+            pass
+        tail = self._output.tail() if self._output is not None else ""
+        if self._ground is not None:  # it ended before it could say whether it is a sandbox at all
+            self._close_ground()
+            self._emit("isolation", ok=False, sentence=remedy(tail.rpartition("\n")[2]), attacks={})
+        self._close_descriptors()
+        self._emit("kernel_exited", **(self._exit or self._end_of_sandbox()), tail=tail)
+
+    def _end_of_sandbox(self) -> dict[str, Any]:
+        code = self._process.returncode if self._process is not None else None
+        if code is None:
+            return {"exit_code": None, "signal": None}
+        number = -code if code < 0 else code - 128
+        return {"exit_code": None, "signal": number} if number > 0 else {"exit_code": code, "signal": None}
+
+    def _emit(self, kind: str, **fields: Any) -> None:
+        message = {"type": kind, **fields}
+        if kind != "workspace":
+            message["launch_id"] = self._launch_id
+        self._on_event(message)
+
+    def _close_ground(self) -> None:
+        if self._ground is not None:
+            self._ground.close()
+            self._ground = None
+
+    def _close_descriptors(self) -> None:
+        if self._reports is not None:
+            self._loop.unwatch(self._reports.fileno())
+            self._reports.close()
+            self._reports = None
+        if self._output_fd >= 0:
+            self._loop.unwatch(self._output_fd)
+            os.close(self._output_fd)
+            self._output_fd = -1
+        if self._output is not None:
+            self._output.close()
+
+
+def _for_launch(spec: SandboxSpec, folder: str, scratch: str, program: str, python: str) -> SandboxSpec:
+    """The spec with what only this machine knows, siblings' folders hidden should a shared folder contain them."""
+    siblings = os.path.dirname(os.path.realpath(scratch))
+    bound = (spec.workspace, *spec.read_write, *spec.read_only)
+    shown = any(is_within(siblings, os.path.realpath(path)) for path in bound)
+    return replace(
+        spec.with_launch(shared=folder, private_tmp=os.path.join(scratch, "tmp"), program=program),
+        read_only=(*spec.read_only, *interpreter_prefixes(python)),
+        masked=(*spec.masked, siblings) if shown else spec.masked,
+    )
+
+
+def _same(found: Process | None, known: Process) -> bool:
+    """A pid is reused; the time of its start is not."""
+    return found is not None and found.started == known.started

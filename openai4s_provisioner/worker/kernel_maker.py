@@ -1,0 +1,61 @@
+"""Makes a worker's kernels: what they have in common, and what need not be proven twice in one allocation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Callable
+
+from ..sandbox.bubblewrap import Bubblewrap
+from ..sandbox.errors import SandboxUnavailable
+from ..sandbox.seam import NoSandbox, Sandbox
+from ..sandbox.spec import SandboxSpec
+from ..transport.loop import Loop
+from .confined import ConfinedKernel
+
+
+def usable_sandbox() -> Sandbox:
+    """Bubblewrap, or, where it is missing, what refuses every kernel with the remedy."""
+    try:
+        return Bubblewrap()
+    except SandboxUnavailable as error:
+        return NoSandbox(str(error))
+
+
+class KernelMaker:
+    """Called once per launch. The workspace is proven with the first kernel; a restart stays in the same folder."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        spec: SandboxSpec,
+        workspace: Mapping[str, Any],
+        rank: int,
+        scratch: str,
+        program: str,
+    ) -> None:
+        self._loop = loop
+        self._sandbox = usable_sandbox()
+        self._spec = spec
+        self._workspace = dict(workspace)
+        self._rank = rank
+        self._scratch = scratch
+        self._program = program
+
+    def __call__(self, launch: Mapping[str, Any] | None, on_event: Callable[[dict[str, Any]], None]) -> ConfinedKernel:
+        def heard(event: dict[str, Any]) -> None:
+            if event["type"] == "workspace" and event["ok"]:
+                self._workspace["nonce_name"] = ""
+            on_event(event)
+
+        return ConfinedKernel(
+            self._loop,
+            sandbox=self._sandbox,
+            spec=self._spec,
+            launch=launch,
+            workspace=dict(self._workspace),
+            rank=self._rank,
+            scratch=self._scratch,
+            program=self._program,
+            on_event=heard,
+        )

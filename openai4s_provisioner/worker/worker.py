@@ -1,0 +1,235 @@
+"""The worker: one process per rank, outside the sandbox, between the server and the kernels on this machine.
+
+It takes its attempt file, starts the first kernel at once, dials meanwhile, and from then on does what the server
+says: launch, signal, stop, relay, end. A lost link is dialled again until the server's grace is over; then everything
+stops. It runs no code of a person's, and puts no secret into an argument, the environment or its log.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from typing import Callable
+
+from ..sandbox.spec import SandboxSpec
+from ..transport.link import Link
+from ..transport.loop import Loop, Timer
+from ..transport.spool import Spool
+from ..transport.stream import Stream
+from ..wire.errors import ProtocolError
+from ..wire.handshake import Welcomed
+from ..wire.handshake_lines import RESUME_KEY_BYTES
+from .attempt import Attempt, AttemptUnusable, take_attempt
+from .dial import Dialer, Identity
+from .exit_codes import ExitCode
+from .hardening import harden
+from .kernel_maker import KernelMaker
+from .kernels import Event, Kernels, MakeKernel
+from .scratch import Scratch
+
+_log = logging.getLogger(__name__)
+_USAGE = "usage: worker ATTEMPT_DIR --rank N\n"
+_END_GRACE_S = 2.0  # for a kernel, between SIGTERM and SIGKILL
+_END_LIMIT_S = 10.0  # for everything: kernels gone, last output delivered
+_SPOOL_MEMORY_BYTES = 32 * 1024 * 1024
+_SPOOL_DISK_BYTES = 2 * 1024 * 1024 * 1024
+
+
+class Worker:
+    """Everything happens in the loop's thread. `run` returns the exit code."""
+
+    def __init__(self, loop: Loop, attempt: Attempt, make_kernel: MakeKernel, scratch: str) -> None:
+        self._loop = loop
+        self._attempt = attempt
+        self._scratch = scratch
+        self._link = Link(loop, self, opens_streams=False)
+        self._kernels = Kernels(loop, make_kernel, self._link.send_control, self._make_spool, self._check_ended)
+        identity = Identity(
+            attempt.allocation_id, attempt.rank, attempt.credential, secrets.token_bytes(RESUME_KEY_BYTES)
+        )
+        self._dialer = Dialer(loop, identity, attempt.addresses, lambda: self._link.received, self._connected)
+        self._grace: Timer | None = None
+        self._ending: str | None = None
+        self._exit_code = ExitCode.ENDED
+        self._is_farewell_said = False
+
+    def run(self) -> int:
+        """The first kernel starts in parallel with the dialling; what it reports waits in the link."""
+        self._kernels.launch(self._attempt.launch)
+        self._server_away()
+        self._loop.run()
+        return int(self._exit_code)
+
+    def end(self, reason: str) -> None:
+        """Stop the kernels, deliver what they said last, say goodbye; all of it bounded."""
+        if self._ending is not None:
+            return
+        _log.info("ending: %s", reason)
+        self._ending = reason
+        self._kernels.stop_all(_END_GRACE_S)
+        self._loop.call_later(_END_LIMIT_S, self._leave)
+        self._check_ended()
+
+    # ---- the link's handler
+
+    def control_received(self, message: Event) -> None:
+        kind = message.get("type")
+        launch_id = str(message.get("launch_id", ""))
+        if kind == "launch" and self._ending is None:
+            self._kernels.launch(message["launch"])
+        elif kind == "signal":
+            self._kernels.signal(launch_id, int(message["signum"]))
+        elif kind == "stop_kernel":
+            self._kernels.stop(launch_id, float(message["grace_s"]))
+        elif kind == "end":
+            self.end(str(message.get("reason", "")))
+        else:
+            _log.warning("a message of an unknown kind was ignored")
+
+    def stream_opened(self, stream: Stream) -> None:
+        self._kernels.relay(stream)
+
+    def link_lost(self, reason: str) -> None:
+        _log.info("link lost: %s", reason)
+        if self._link.is_over:
+            self._give_up(ExitCode.SERVER_GONE)
+        else:
+            self._server_away()
+
+    # ---- reaching the server
+
+    def _server_away(self) -> None:
+        self._grace = self._loop.call_later(self._attempt.server_grace_s, self._grace_over)
+        self._dialer.start()
+
+    def _connected(self, peer: socket.socket, welcome: Welcomed) -> None:
+        if self._grace is not None:
+            self._grace.cancel()
+        try:
+            self._link.attach(peer, welcome.leftover, welcome.peer_received)
+        except ProtocolError as error:
+            _log.error("cannot resume: %s", error)
+            peer.close()
+            self._give_up(ExitCode.SERVER_GONE)
+            return
+        _log.info("connected, generation %s", welcome.generation)
+        self._report_failures()
+
+    def _report_failures(self) -> None:
+        for failure in self._dialer.failures.values():
+            _log.info("before that, %s failed: %s", failure.address, failure.cause)
+        self._dialer.failures.clear()
+
+    def _grace_over(self) -> None:
+        self._report_failures()
+        _log.error("no server within %g s", self._attempt.server_grace_s)
+        self._give_up(ExitCode.SERVER_GONE if self._dialer.was_welcomed else ExitCode.NEVER_REGISTERED)
+
+    def _give_up(self, code: ExitCode) -> None:
+        """Nobody is there to deliver to: only the kernels have to be gone."""
+        self._exit_code = code
+        self._dialer.cancel()
+        self._link.close("the server is gone")
+        self.end("the server is gone")
+
+    # ---- the end
+
+    def _check_ended(self) -> None:
+        if self._ending is None or self._is_farewell_said or self._kernels.are_running:
+            return
+        if self._link.is_over:
+            self._leave()
+        elif not self._kernels.are_relaying:
+            self._is_farewell_said = True
+            self._link.send_control({"type": "ended", "exit_code": int(self._exit_code), "reason": self._ending})
+            self._link.when_delivered(self._leave)
+
+    def _leave(self) -> None:
+        self._dialer.cancel()
+        self._kernels.close()
+        self._link.close("ended")
+        self._loop.stop()
+
+    def _make_spool(self, launch_id: str) -> Spool:
+        def lost(messages: int, size: int) -> None:
+            _log.warning("%d messages (%d bytes) of output were dropped: nobody read them in time", messages, size)
+            notice = {"type": "output_lost", "launch_id": launch_id, "messages": messages, "bytes": size}
+            self._link.send_control(notice)
+
+        return Spool(_SPOOL_MEMORY_BYTES, _SPOOL_DISK_BYTES, self._scratch, lost)
+
+
+def main(argv: list[str]) -> int:
+    parent = os.getppid()
+    if len(argv) != 3 or argv[1] != "--rank" or not argv[2].isdigit():
+        sys.stderr.write(_USAGE)
+        return int(ExitCode.BAD_USAGE)
+    folder, rank = argv[0], int(argv[2])
+    try:
+        attempt = take_attempt(folder, rank)
+    except AttemptUnusable as error:
+        sys.stderr.write(f"{error}\n")
+        return int(ExitCode.BAD_ATTEMPT)
+    _log_to(os.path.join(folder, f"worker-{rank}.log"))
+    if not harden(parent):
+        _log.error("the process that started this worker has ended already")
+        return int(ExitCode.ENDED)
+    scratch = Scratch(attempt.allocation_id, rank)
+    try:
+        return _serve(attempt, scratch.path)
+    finally:
+        scratch.remove()
+
+
+def _serve(attempt: Attempt, scratch: str) -> int:
+    loop = Loop()
+    kernel_maker = KernelMaker(
+        loop,
+        spec=SandboxSpec.from_json(attempt.sandbox),
+        workspace=attempt.workspace,
+        rank=attempt.rank,
+        scratch=scratch,
+        program=os.path.abspath(sys.argv[0]),
+    )
+    worker = Worker(loop, attempt, kernel_maker, scratch)
+    signals = _Signals(loop, worker.end)
+    try:
+        return worker.run()
+    finally:
+        signals.close()
+
+
+class _Signals:
+    """Signals arrive as bytes on a descriptor: a handler could interrupt the loop while it holds its own lock."""
+
+    def __init__(self, loop: Loop, end: Callable[[str], None]) -> None:
+        self._end = end
+        self._reading, self._writing = socket.socketpair()
+        self._reading.setblocking(False)
+        self._writing.setblocking(False)
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, lambda *_: None)
+        signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
+        loop.watch(self._reading.fileno(), readable=self._readable)
+
+    def close(self) -> None:
+        signal.set_wakeup_fd(-1)
+        self._reading.close()
+        self._writing.close()
+
+    def _readable(self) -> None:
+        for number in self._reading.recv(64):
+            if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                self._end(f"signal {signal.Signals(number).name}")
+
+
+def _log_to(path: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    handler = logging.StreamHandler(os.fdopen(descriptor, "w", encoding="utf-8"))
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().setLevel(logging.INFO)

@@ -1,0 +1,382 @@
+"""A real kernel in a real sandbox, as its worker sees it: started, reached, signalled, ended, and nothing left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+
+SLEEPER = ("/bin/sh", "-c", "echo started; exec sleep 1000")
+
+
+@pytest.fixture
+def client(node: Any) -> Iterator[Any]:
+    clients = []
+
+    def connect(kernel: Any) -> BlockingKernelClient:
+        node.run_until(lambda: os.path.exists(kernel.socket_path("hb")), "the kernel's sockets")
+        made = BlockingKernelClient()
+        made.load_connection_info(
+            {
+                "transport": "ipc",
+                "ip": kernel.socket_path("shell").removesuffix("-1"),
+                **{
+                    f"{channel}_port": port
+                    for port, channel in enumerate(("shell", "iopub", "stdin", "control", "hb"), 1)
+                },
+                "key": node.key,
+                "signature_scheme": "hmac-sha256",
+            }
+        )
+        made.start_channels()
+        clients.append(made)
+        made.wait_for_ready(timeout=30)
+        return made
+
+    yield connect
+    for made in clients:
+        made.stop_channels()
+
+
+def value_of(client: BlockingKernelClient, code: str, timeout: float = 30) -> str:
+    """What the cell printed, or the name of what it raised."""
+    printed = ""
+
+    def hook(message: dict[str, Any]) -> None:
+        nonlocal printed
+        printed += str(message["content"].get("text", ""))
+
+    reply = client.execute_interactive(code, timeout=timeout, output_hook=hook)
+    return printed.strip() if reply["content"]["status"] == "ok" else str(reply["content"]["ename"])
+
+
+def tree_of(pid: int) -> list[psutil.Process]:
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
+def sandbox_of(kernel: Any) -> int:
+    return int(kernel._process.pid)
+
+
+def inner_of(kernel: Any) -> psutil.Process:
+    return next(p for p in tree_of(sandbox_of(kernel)) if "inner" in p.cmdline() and p.name() != "bwrap")
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
+
+
+def test_a_kernel_answers_over_its_unix_sockets(node: Any, client: Any) -> None:
+    kernel = node.start(node.launch())
+    isolation = node.wait_for("isolation")
+    assert isolation["ok"], isolation
+    assert set(isolation["attacks"].values()) == {"stopped"}
+    assert isolation["launch_id"] == "launch-0"
+    started = node.wait_for("kernel_started")
+    assert psutil.Process(started["pid"]).cmdline()[1:3] == ["-m", "ipykernel_launcher"]
+    talk = client(kernel)
+    assert value_of(talk, "print(6 * 7)") == "42"
+    assert value_of(talk, "import os; print(os.getcwd())") == str(node.root / "work")
+    assert value_of(talk, "print(os.environ['HOME'])") == str(node.root / "home")
+    assert value_of(talk, "open('made', 'w').write('x'); print(sorted(os.listdir('..')))") == "['home', 'work']"
+    assert (node.root / "work" / "made").exists()
+    assert kernel.kernel_pid == started["pid"]
+
+
+def test_no_argument_or_environment_of_ours_holds_a_secret(node: Any) -> None:
+    kernel = node.start(node.launch())
+    started = node.wait_for("kernel_started")
+    for process in tree_of(sandbox_of(kernel)):
+        shown = " ".join(process.cmdline()) + str(process.environ() if process.pid != started["pid"] else "")
+        assert "only-for-the-kernel" not in shown
+        assert node.key not in shown
+
+
+def test_the_kernels_environment_is_large_and_arrives_whole(node: Any, client: Any) -> None:
+    kernel = node.start(node.launch(BIG="x" * 100_000, JPY_PARENT_PID="1", JUPYTER_TOKEN="t", TMPDIR="/nowhere"))
+    talk = client(kernel)
+    assert value_of(talk, "import os; print(len(os.environ['BIG']))") == "100000"
+    names = "'JPY_PARENT_PID', 'JUPYTER_TOKEN', 'TMPDIR'"
+    assert value_of(talk, f"print([n for n in ({names}) if n in os.environ])") == "[]"
+
+
+def test_interrupts_reach_a_sleep_a_loop_and_a_child(node: Any, client: Any) -> None:
+    kernel = node.start(node.launch())
+    talk = client(kernel)
+    for code in (
+        "import time; time.sleep(1000)",
+        "while True: pass",
+        "import os; os.system('sleep 1000'); time.sleep(1000)",
+    ):
+        node.loop.call_later(0, int)
+        message_id = talk.execute(f"print('ready', flush=True)\n{code}")
+        while talk.get_iopub_msg(timeout=30)["content"].get("text") != "ready\n":
+            pass
+        reply = None
+        deadline = time.monotonic() + 30
+        while reply is None and time.monotonic() < deadline:
+            kernel.signal(signal.SIGINT)  # again and again: a loop may be between print and the sleep
+            reply = _shell_reply(talk, message_id)
+        assert reply is not None
+        assert reply["content"]["ename"] == "KeyboardInterrupt"
+
+
+def _shell_reply(talk: BlockingKernelClient, message_id: str) -> dict[str, Any] | None:
+    from queue import Empty
+
+    try:
+        reply = talk.get_shell_msg(timeout=0.5)
+    except Empty:
+        return None
+    return dict(reply) if reply["parent_header"].get("msg_id") == message_id else None
+
+
+@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
+def test_the_pid_of_a_wrapped_kernel_is_the_real_ones(node: Any, client: Any, shell: str) -> None:
+    wrapper = node.root / "work" / "wrapper"
+    wrapper.write_text(f'#!{shell}\n{sys.executable} -m ipykernel_launcher "$@"\nexit $?\n')
+    wrapper.chmod(0o755)
+    kernel = node.start(node.launch((str(wrapper), "-f", "{connection_file}")))
+    started = node.wait_for("kernel_started")
+    talk = client(kernel)
+    assert value_of(talk, "print(1)") == "1"
+    assert kernel.kernel_pid != started["pid"]
+    assert "ipykernel_launcher" in psutil.Process(kernel.kernel_pid).cmdline()
+    message_id = talk.execute("import time; time.sleep(1000)")
+    while talk.get_iopub_msg(timeout=30)["content"].get("execution_state") != "busy":
+        pass
+    reply = None
+    while reply is None:
+        kernel.signal(signal.SIGINT)
+        reply = _shell_reply(talk, message_id)
+    assert reply["content"]["ename"] == "KeyboardInterrupt"
+    assert value_of(talk, "print('still here')") == "still here"
+
+
+@pytest.mark.parametrize(
+    ("command", "exit_code", "number"),
+    [
+        ("exit 7", 7, None),
+        ("kill -9 $$", None, 9),
+        ("kill -TERM $$", None, 15),
+        ("exit 200", 200, None),
+        ("true", 0, None),
+    ],
+)
+def test_the_end_is_reported_exactly(node: Any, command: str, exit_code: int | None, number: int | None) -> None:
+    node.start(node.launch(("/bin/sh", "-c", f"echo last words; {command}")))
+    ended = node.wait_for("kernel_exited")
+    assert (ended["exit_code"], ended["signal"]) == (exit_code, number)
+    assert ended["tail"] == "last words"
+
+
+def test_only_the_last_lines_of_a_flood_are_kept(node: Any) -> None:
+    node.start(node.launch((sys.executable, "-c", "for i in range(400_000): print('line', i)")))
+    ended = node.wait_for("kernel_exited", 60)
+    assert ended["tail"].splitlines()[-1] == "line 399999"
+    assert len(ended["tail"].splitlines()) == 20
+    assert all(log.stat().st_size <= 1_100_000 for log in (node.root / "scratch").glob("kernel-*.log"))
+
+
+def test_a_kernel_whose_program_is_missing_says_so(node: Any) -> None:
+    node.start(node.launch(("/no/such/python", "-f", "{connection_file}")))
+    ended = node.wait_for("kernel_exited")
+    assert ended["exit_code"] == 127
+    assert "/no/such/python" in ended["tail"]
+
+
+@pytest.mark.parametrize("victim", ["kernel", "inner", "sandbox"])
+def test_whatever_is_killed_everything_of_the_sandbox_ends(node: Any, victim: str) -> None:
+    kernel = node.start(node.launch(("/bin/sh", "-c", "setsid sleep 1000 & sleep 1001 & exec sleep 1002")))
+    started = node.wait_for("kernel_started")
+    everything = node.run_until(lambda: len(t := tree_of(sandbox_of(kernel))) >= 6 and t, "the whole tree")
+    pid = {"kernel": started["pid"], "inner": inner_of(kernel).pid, "sandbox": sandbox_of(kernel)}[victim]
+    os.kill(pid, signal.SIGKILL)
+    ended = node.wait_for("kernel_exited")
+    assert (ended["exit_code"], ended["signal"]) == (None, 9)
+    node.run_until(lambda: gone(everything), "everything of the sandbox is gone")
+    assert [event["type"] for event in node.events].count("kernel_exited") == 1
+
+
+def test_stop_gives_a_grace_and_then_ends_everything(node: Any) -> None:
+    stubborn = ("/bin/sh", "-c", "trap 'echo asked' TERM; echo ready; while :; do sleep 0.1; done")
+    kernel = node.start(node.launch(stubborn))
+    node.run_until(lambda: "ready" in kernel._output.tail(), "the kernel's trap")
+    everything = tree_of(sandbox_of(kernel))
+    kernel.stop(0.5)
+    ended = node.wait_for("kernel_exited")
+    assert ended["signal"] == 9
+    assert "asked" in ended["tail"]
+    node.run_until(lambda: gone(everything), "everything of the sandbox is gone")
+
+
+def test_a_polite_kernel_ends_within_its_grace(node: Any) -> None:
+    kernel = node.start(node.launch(SLEEPER))
+    node.wait_for("kernel_started")
+    kernel.stop(20)
+    assert node.wait_for("kernel_exited", 5)["signal"] == signal.SIGTERM
+
+
+def test_closing_leaves_no_folder_descriptor_or_process(node: Any) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    kernel = node.start(node.launch(SLEEPER))
+    node.wait_for("kernel_started")
+    everything = tree_of(sandbox_of(kernel))
+    kernel.close()
+    assert gone(everything)
+    assert len(os.listdir("/proc/self/fd")) == before
+    left = {path.name for path in (node.root / "scratch").iterdir() if path.suffix != ".log"}
+    assert left == {"tmp"}
+    assert not [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_restart_keeps_the_private_temp_and_nothing_else(node: Any) -> None:
+    first = node.start(node.launch(("/bin/sh", "-c", "echo kept > /tmp/file; echo gone > /dev/shm/file")))
+    node.wait_for("kernel_exited")
+    first.close()
+    node.events.clear()
+    node.start(node.launch(("/bin/sh", "-c", "cat /tmp/file; ls /dev/shm /run/openai4s; exit 0")))
+    assert node.wait_for("kernel_exited")["tail"].split() == ["kept", "/dev/shm:", "/run/openai4s:", "connection.json"]
+
+
+def test_the_workspace_is_proven_by_an_answer_beside_the_nonce(node: Any) -> None:
+    (node.root / "work" / ".nonce").write_text("n0nce")
+    node.start(node.launch(SLEEPER), nonce_name=".nonce")
+    proof = node.wait_for("workspace")
+    assert proof == {
+        "type": "workspace",
+        "ok": True,
+        "code": "ready",
+        "detail": "",
+        "nonce": "n0nce",
+        "answer_name": ".nonce.rank-0",
+    }
+    assert (node.root / "work" / ".nonce.rank-0").read_text() == "n0nce"
+
+
+def test_a_nonce_that_shows_late_is_waited_for(node: Any) -> None:
+    node.start(node.launch(SLEEPER), nonce_name=".nonce")
+    node.wait_for("kernel_started")
+    assert not [event for event in node.events if event["type"] == "workspace"]
+    (node.root / "work" / ".nonce").write_text("late")
+    assert node.wait_for("workspace")["nonce"] == "late"
+
+
+def test_a_missing_workspace_is_named(node: Any) -> None:
+    node.start(
+        node.launch(SLEEPER), spec=replace(node.spec, workspace=str(node.root / "not-there")), nonce_name=".nonce"
+    )
+    proof = node.wait_for("workspace")
+    assert (proof["ok"], proof["code"]) == (False, "missing")
+    assert str(node.root / "not-there") in proof["detail"]
+    node.wait_for("kernel_exited")
+
+
+def test_without_a_kernel_isolation_and_workspace_are_proven(node: Any) -> None:
+    (node.root / "work" / ".nonce").write_text("n0nce")
+    node.start(None, nonce_name=".nonce")
+    assert node.wait_for("isolation")["ok"]
+    assert node.wait_for("workspace")["ok"]
+    assert node.wait_for("kernel_exited")["exit_code"] == 0
+
+
+class SandboxThatConfinesNothing:
+    """It looks like a sandbox: the same program at the same place, and no wall around it."""
+
+    def __init__(self, program: Path) -> None:
+        self._program = program
+
+    def wrap(self, spec: Any, argv: Any, *, keep_fds: Any = ()) -> list[str]:
+        return [str(self._program) if word.startswith("/run/openai4s") else word for word in argv]
+
+
+class SandboxThatEndsAtOnce:
+    def wrap(self, spec: Any, argv: Any, *, keep_fds: Any = ()) -> list[str]:
+        return ["/bin/sh", "-c", "echo 'bwrap: setting up uid map: Permission denied' >&2; exit 1"]
+
+
+@pytest.mark.parametrize("kind", ["confines nothing", "ends at once"])
+def test_no_kernel_runs_where_isolation_is_not_proven(node: Any, kind: str) -> None:
+    broken = {"confines nothing": SandboxThatConfinesNothing(node.program), "ends at once": SandboxThatEndsAtOnce()}
+    node.start(node.launch(("/bin/sh", "-c", f"touch {node.root}/work/ran")), sandbox=broken[kind])
+    isolation = node.wait_for("isolation")
+    assert not isolation["ok"]
+    assert isolation["sentence"]
+    if kind == "confines nothing":
+        assert isolation["attacks"]["read_workspace"] == "reached"
+    node.wait_for("kernel_exited")
+    assert [event["type"] for event in node.events] == ["isolation", "kernel_exited"]
+    assert not (node.root / "work" / "ran").exists()
+
+
+def test_a_sockets_path_that_is_too_long_is_named(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = node.root / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(node, "root", deep)
+    (deep / "scratch").mkdir()
+    node.start(node.launch(SLEEPER))
+    assert "TMPDIR" in node.wait_for("isolation")["sentence"]
+
+
+def test_a_socket_that_leads_out_of_the_sandbox_is_nobody(node: Any) -> None:
+    """A kernel could put a link where its socket is expected, to have a stranger signalled."""
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.bind(str(node.root / "stranger"))
+        stranger.listen(1)
+        link = f"ln -s {node.root}/stranger /run/openai4s/k-4; exec sleep 1000"
+        kernel = node.start(node.launch(("/bin/sh", "-c", link)))
+        started = node.wait_for("kernel_started")
+        node.run_until(lambda: os.path.islink(kernel.socket_path("control")), "the link")
+        assert kernel.kernel_pid == started["pid"]
+        os.unlink(kernel.socket_path("control"))
+        os.link(node.root / "stranger", kernel.socket_path("control"))
+        assert kernel.kernel_pid == started["pid"]
+
+
+WORKER = """
+import sys
+sys.path.insert(0, {folder!r})
+import conftest, pathlib
+from openai4s_provisioner.sandbox.spec import SandboxSpec
+node = conftest.Node(pathlib.Path({root!r}), pathlib.Path({program!r}), SandboxSpec.from_json({spec!r}))
+node.start(node.launch(("/bin/sh", "-c", "exec sleep 1000")))
+node.wait_for("kernel_started")
+print("started", flush=True)
+node.loop.run()
+"""
+
+
+def test_a_killed_worker_takes_its_sandbox_along(node: Any, wait_until: Any) -> None:
+    code = WORKER.format(
+        folder=str(Path(__file__).parent), root=str(node.root), program=str(node.program), spec=node.spec.to_json()
+    )
+    worker = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE)
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == b"started\n"
+    everything = tree_of(worker.pid)
+    assert len(everything) >= 5
+    worker.kill()
+    worker.wait()
+    worker.stdout.close()
+    wait_until(lambda: gone(everything), "everything of the sandbox is gone")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="this is that run")
+def test_all_of_this_as_an_ordinary_user(ordinary_user: Any) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__).parent)]
+    done = ordinary_user.run(command, timeout=110, cwd=Path(__file__).parents[3])
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
