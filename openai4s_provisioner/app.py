@@ -12,7 +12,7 @@ import atexit
 import getpass
 import logging
 import os
-import shutil
+import secrets
 import tempfile
 import threading
 from collections.abc import Coroutine
@@ -27,6 +27,7 @@ from .orchestration.admission import AdmissionRequest
 from .orchestration.models import ReadyCheck, ResourceProfile, SessionSpec, WorkspacePolicy
 from .orchestration.reasons import Reason
 from .parts import AdmissionParts, RunningParts, load_site_config
+from .transport.private_folder import PrivateFolder, private_path
 
 __all__ = ["AppSettings", "ControlPlane", "KernelRequest", "KernelState", "SessionChange", "load_site_config"]
 
@@ -135,12 +136,12 @@ class ControlPlane:
     async def _opened(self) -> RunningParts:
         async with self._opening:
             if self._running is None:
-                folder = Path(tempfile.mkdtemp(prefix="o4s-", dir=_runtime_parent()))
+                folder = PrivateFolder(_runtime_parent(), secrets.token_hex(4))
                 try:
                     running = await asyncio.to_thread(RunningParts, self._admitting, folder)
                     running.start()
                 except BaseException:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    folder.remove()
                     raise
                 self._running = running
             return self._running
@@ -184,7 +185,7 @@ class ControlPlane:
                 resources=request.resources,
             ),
             launch=replace(request.launch, cwd=str(cwd)),
-            socket_path=str(Path(_runtime_parent()) / "o4s-12345678" / "gw" / "123456789012-1"),
+            socket_path=_longest_socket_path(),
         )
 
 
@@ -194,6 +195,11 @@ def _runtime_parent() -> str:
     return preferred if preferred and os.access(preferred, os.W_OK | os.X_OK) else tempfile.gettempdir()
 
 
+def _longest_socket_path() -> str:
+    """As long as the longest one that a session will bind here."""
+    return str(Path(private_path(_runtime_parent(), "12345678")) / "gw" / "123456789012-1")
+
+
 def _at_exit(stop: Any) -> None:
     """Stop before the interpreter shuts thread pools down, which it does ahead of the public exit hooks."""
     register = getattr(threading, "_register_atexit", None)
@@ -201,5 +207,3 @@ def _at_exit(stop: Any) -> None:
         atexit.register(stop)
     else:
         register(stop)
-
-

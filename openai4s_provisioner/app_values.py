@@ -21,8 +21,6 @@ class AppSettings:
     cluster_toml: Path | None
     config_path: tuple[Path, ...]
     jupyter_folders: tuple[str, ...]
-    kernel_answer_s: float
-    server_grace_s: float
 
 
 @dataclass(frozen=True)

@@ -121,9 +121,7 @@ class LiveKernels:
         self, request: KernelRequest, admission: AdmissionRequest, check: ReadyCheck, announce: Announce
     ) -> Endpoint:
         opened = await self._sessions.open(SessionRequest(request.kernel_id, admission))
-        live = _Live(
-            request.kernel_id, opened.workload_id, opened.allocation_id, opened.launch_id, announce, check
-        )
+        live = _Live(request.kernel_id, opened.workload_id, opened.allocation_id, opened.launch_id, announce, check)
         self._live[request.kernel_id] = live
         live.follower = asyncio.get_running_loop().create_task(self._follow(live))
         try:

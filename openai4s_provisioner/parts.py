@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -30,12 +29,14 @@ from .orchestration.frontdesk import StoreFrontDesk
 from .orchestration.launches import LaunchBook
 from .orchestration.outbox import Outbox
 from .orchestration.ports import AllocationBackend
+from .orchestration.private_folder import prepare_folder
 from .orchestration.reconciler import Reconciler
 from .orchestration.reports import WorkerReports
 from .orchestration.session import SessionService
 from .orchestration.store import StoreThread
-from .orchestration.store.sqlite import prepare_folder
 from .session_sandbox import SessionSandbox
+from .transport.private_folder import PrivateFolder, remove_leftovers
+from .worker.scratch import scratch_parent
 
 BACKENDS = "openai4s_provisioner.backends"
 
@@ -103,7 +104,7 @@ class _Relay:
 class RunningParts:
     """What drives sessions. Made on the control thread's loop, after a first request was admitted."""
 
-    def __init__(self, admitting: AdmissionParts, folder: Path) -> None:
+    def __init__(self, admitting: AdmissionParts, folder: PrivateFolder) -> None:
         settings, config, store = admitting.settings, admitting.config, admitting.store
         self._folder = folder
         prepare_folder(settings.state_dir)
@@ -111,7 +112,7 @@ class RunningParts:
         changes, launches, daemon = ChangeBoard(), LaunchBook(), Daemon(store)
         self._daemon = daemon
         observer = _Relay()
-        self.gateway = WorkerGateway(folder / "gw", StoreFrontDesk(store, issuer), observer)
+        self.gateway = WorkerGateway(Path(folder.path) / "gw", StoreFrontDesk(store, issuer), observer)
         outbox = Outbox(self.gateway)
         preparer = AttemptPreparer(
             state_dir=settings.state_dir,
@@ -120,9 +121,10 @@ class RunningParts:
             launches=launches,
             sandbox_for=admitting.sandbox,
             prepare_homes=admitting.sandbox.prepare,
+            sweep_scratch=lambda: remove_leftovers(scratch_parent()),
             bundle_path=lambda: write_worker_zipapp(settings.exchange_dir),
             addresses=lambda: (self.gateway.address,),
-            server_grace_s=settings.server_grace_s,
+            server_grace_s=config.limits.server_grace_s,
         )
         executor = Executor(
             store=store,
@@ -157,7 +159,7 @@ class RunningParts:
             policy=config.policy,
         )
         observer.reports = self.reports
-        self.kernels = LiveKernels(self.sessions, self.gateway, settings.kernel_answer_s)
+        self.kernels = LiveKernels(self.sessions, self.gateway, config.policy.kernel_answer_s)
 
     def start(self) -> None:
         self.gateway.start()
@@ -170,4 +172,4 @@ class RunningParts:
         await asyncio.to_thread(self.gateway.stop)
         await self.reports.stop()
         await self._daemon.retire()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()

@@ -23,47 +23,11 @@ from typing import Any
 import psutil
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from checks.parts.place import FOREIGN_SETTINGS, REPOSITORY, Place, make_place
+
 RUN_MARK = "OPENAI4S_TEST_RUN"
 
 WaitUntil = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Place:
-    """One test's private folders and the environment that points every program at them."""
-
-    root: Path
-    env: Mapping[str, str]
-
-    @property
-    def home(self) -> Path:
-        return self.root / "home"
-
-    def everything(self) -> set[str]:
-        """Every path below the place, relative: what a test compares before and after."""
-        return {str(path.relative_to(self.root)) for path in self.root.rglob("*")}
-
-
-def make_place(root: Path) -> Place:
-    home = root / "home"
-    folders = {
-        "HOME": home,
-        "JUPYTER_CONFIG_DIR": home / ".jupyter",
-        "JUPYTER_DATA_DIR": root / "data",
-        "JUPYTER_RUNTIME_DIR": root / "rt",
-        "IPYTHONDIR": home / ".ipython",
-        "MPLCONFIGDIR": home / ".mpl",
-        "XDG_RUNTIME_DIR": root / "xdg",
-        "XDG_CONFIG_HOME": home / ".config",
-        "XDG_CACHE_HOME": home / ".cache",
-        "XDG_DATA_HOME": home / ".local/share",
-        "XDG_STATE_HOME": home / ".local/state",
-        "TMPDIR": root / "tmp",
-    }
-    for folder in folders.values():
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Place(root, {name: str(folder) for name, folder in folders.items()})
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -83,7 +47,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     made = make_place(root)
     for name, value in made.env.items():
         monkeypatch.setenv(name, value)
-    for name in ("JUPYTER_PATH", "JUPYTER_CONFIG_PATH", "OPENAI4S_CLUSTER_TOML", "JUPYTER_DEFAULT_PROVISIONER_NAME"):
+    for name in FOREIGN_SETTINGS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(tempfile, "tempdir", None)
     yield made
@@ -92,7 +56,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="session")
 def wait_until() -> WaitUntil:
-    """`wait_until(condition, what, deadline_s=10)`: returns the condition's first true value, or fails naming `what`."""
+    """`wait_until(condition, what, deadline_s=10)`: the condition's first true value, or a failure naming `what`."""
 
     def wait(condition: Callable[[], Any], what: str, deadline_s: float = 10.0) -> Any:
         deadline = time.monotonic() + deadline_s
@@ -116,7 +80,9 @@ class OrdinaryUser:
     home: Path
     is_throw_away: bool
 
-    def popen(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[Any]:
+    def popen(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[Any]:
         """Start `argv` as this account, in its home, with a small environment plus `env`."""
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "USER": self.name}
         environment |= {"HOME": str(self.home), RUN_MARK: os.environ.get(RUN_MARK, "")} | dict(env or {})
@@ -156,7 +122,10 @@ def ordinary_user() -> Iterator[OrdinaryUser]:
         user.home.mkdir(mode=0o700)
         os.chown(user.home, user.uid, user.gid)
         if user.run([sys.executable, "-c", "import openai4s_provisioner"]).returncode != 0:
-            pytest.skip(f"an ordinary user cannot read {REPOSITORY} or run {sys.executable}: move the checkout out of a private folder")
+            pytest.skip(
+                f"an ordinary user cannot read {REPOSITORY} or run {sys.executable}: "
+                "move the checkout out of a private folder"
+            )
         yield user
     finally:
         _end_processes_of(user.uid)
@@ -194,7 +163,11 @@ def no_process_left(place: Place, wait_until: WaitUntil) -> Iterator[Callable[..
 
     def check(deadline_s: float = 15.0) -> None:
         def leftover() -> str:
-            return "; ".join(f"{p.pid} {' '.join(p.cmdline())[:160]}" for p in processes_of(str(place.root)) if p.is_running())
+            found = []
+            for process in processes_of(str(place.root)):
+                with contextlib.suppress(psutil.Error):  # it has ended since it was found
+                    found.append(f"{process.pid} {' '.join(process.cmdline())[:160]}")
+            return "; ".join(found)
 
         try:
             wait_until(lambda: not leftover(), "no process of this test is left", deadline_s)

@@ -102,19 +102,16 @@ class LocalBackend:
         started: dict[ExternalHandle, Receipt] = {}
         for handle in handles:
             try:
-                receipt = self._receipts.read(handle.value) if handle.backend == NAME else None
-                if receipt is None or receipt.started is None:
-                    answers[handle] = self._observe_unstarted(receipt)
-                else:
+                receipt, launching = self._receipts.look(handle.value) if handle.backend == NAME else (None, False)
+                if receipt is not None and receipt.started is not None:
                     started[handle] = receipt
+                elif receipt is not None and launching:
+                    answers[handle] = outcome.launching()
+                else:
+                    answers[handle] = outcome.gone("there is no receipt of it")
             except (CouldNotAsk, OSError) as error:
                 answers[handle] = outcome.unknown(str(error))
         return {**answers, **self._observe_started(started)}
-
-    def _observe_unstarted(self, receipt: Receipt | None) -> Observation:
-        if receipt is not None and self._receipts.is_launching(receipt.token):
-            return outcome.launching()
-        return outcome.gone("there is no receipt of it")
 
     def _observe_started(self, receipts: Mapping[ExternalHandle, Receipt]) -> dict[ExternalHandle, Observation]:
         try:
@@ -140,12 +137,12 @@ class LocalBackend:
             if self._receipts.read(token) is None:
                 return None
             with self._receipts.locked():
-                receipt = self._receipts.read(token)
+                receipt, launching = self._receipts.look(token)
                 if receipt is None:
                     return None
                 if receipt.started is not None:
                     return ExternalHandle(NAME, token)
-                if self._receipts.is_launching(token):
+                if launching:
                     raise CouldNotAsk("it is being launched at this moment")
                 self._receipts.remove(token)
                 return None
@@ -160,22 +157,21 @@ class LocalBackend:
             self._receipts.ask_cancel(token)
             receipt = self._receipts.read(token)  # the shim looks for the request after it published: one of us sees it
             if receipt is not None and receipt.started is not None and receipt.ended is None:
-                self._end(receipt)
+                self._end(receipt.started)
         except FileNotFoundError:
             return  # acknowledged meanwhile
         except OSError as error:
             raise CouldNotAsk(f"the allocation could not be asked to end: {error}") from error
 
-    def _end(self, receipt: Receipt) -> None:
-        assert receipt.started is not None
-        standing = standings([receipt.started])[receipt.started]
+    def _end(self, started: Started) -> None:
+        standing = standings([started])[started]
         if standing.life is Life.ANOTHER_HOST:
-            raise CouldNotAsk(f"the allocation runs on host {receipt.started.host}; it can only be ended from there")
+            raise CouldNotAsk(f"the allocation runs on host {started.host}; it can only be ended from there")
         if standing.leader is not None and shim.send_signal(standing.leader, signal.SIGTERM):
             shim.send_signal(standing.leader, signal.SIGCONT)  # a stopped shim would never see it
             return
         if standing.life is not Life.EARLIER_BOOT:
-            end_survivors(receipt.started, _SURVIVORS_S)
+            end_survivors(started, _SURVIVORS_S)
 
     def _diagnostics(self, handle: ExternalHandle) -> Diagnostics:
         try:
@@ -196,18 +192,17 @@ class LocalBackend:
             if self._receipts.read(token) is None:
                 return
             with self._receipts.locked():
-                receipt = self._receipts.read(token)
-                if receipt is not None and self._is_over(receipt):
+                receipt, launching = self._receipts.look(token)
+                if receipt is not None and not launching and _is_over(receipt):
                     self._receipts.remove(token)
         except OSError as error:
             raise CouldNotAsk(f"the receipt of the allocation cannot be removed: {error}") from error
 
-    def _is_over(self, receipt: Receipt) -> bool:
-        if receipt.started is None:
-            return not self._receipts.is_launching(receipt.token)
-        if receipt.ended is not None:
-            return True
-        return standings([receipt.started])[receipt.started].life in _OVER
+
+def _is_over(receipt: Receipt) -> bool:
+    if receipt.started is None or receipt.ended is not None:
+        return True
+    return standings([receipt.started])[receipt.started].life in _OVER
 
 
 def _tail_or_error(path: Path) -> str:

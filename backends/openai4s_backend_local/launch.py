@@ -68,10 +68,10 @@ class Launcher:
         deadline = time.monotonic() + self._limits.launch_timeout_s
         while True:
             with self._receipts.locked():
-                receipt = self._receipts.read(token)
+                receipt, launching = self._receipts.look(token)
                 if receipt is not None and receipt.started is not None:
                     return Existing(self._handle(token))
-                answer = None if self._receipts.is_launching(token) else self._claim_anew(request)
+                answer = None if launching else self._claim_anew(request)
             if answer is not None:
                 return answer
             if time.monotonic() >= deadline:
@@ -101,12 +101,18 @@ class Launcher:
         )
 
     def _count_active(self, but: str) -> int:
-        receipts = [self._receipts.read(token) for token in self._receipts.tokens() if token != but]
-        unfinished = [receipt for receipt in receipts if receipt is not None and receipt.ended is None]
-        launching = [r for r in unfinished if r.started is None and self._receipts.is_launching(r.token)]
-        found = standings([r.started for r in unfinished if r.started is not None])
-        alive = [s for s in found.values() if s.life in (Life.LED, Life.LEADERLESS)]
-        return len(launching) + len(alive)
+        launching = 0
+        started = []
+        for token in self._receipts.tokens():
+            receipt, is_launching = self._receipts.look(token)
+            if token == but or receipt is None or receipt.ended is not None:
+                continue
+            if receipt.started is not None:
+                started.append(receipt.started)
+            elif is_launching:
+                launching += 1
+        alive = [s for s in standings(started).values() if s.life in (Life.LED, Life.LEADERLESS)]
+        return launching + len(alive)
 
     def _start(self, request: AllocationRequest, lock: int) -> SubmitResult:
         """Start the shim and wait for its receipt. Only here may the outcome stay unknown."""

@@ -46,10 +46,12 @@ def this_boot() -> str:
 
 
 def standings(receipts: Sequence[Started]) -> dict[Started, Standing]:
-    """One answer per allocation. The process table is walked at most once, and only if some shim is gone."""
+    """One answer per allocation. The process table is walked only if some shim is gone, once or twice for all."""
     found = {started: _standing_of_leader(started) for started in receipts}
     orphaned = [started for started, standing in found.items() if standing is None]
-    left = _survivors(orphaned) if orphaned else {}
+    left = _survivors(orphaned)
+    # A walk is no snapshot: a process may have forked behind it and ended before it. Nothing counts when seen twice.
+    left.update(_survivors([started for started in orphaned if not left[started]]))
     return {started: standing or _standing_without_leader(left[started]) for started, standing in found.items()}
 
 
@@ -81,8 +83,10 @@ def _standing_without_leader(left: Sequence[Process]) -> Standing:
 
 
 def _survivors(receipts: Iterable[Started]) -> dict[Started, list[Process]]:
-    table = {process.pid: process for process in shim.all_processes() if process.is_alive}
     found: dict[Started, list[Process]] = {started: [] for started in receipts}
+    if not found:
+        return found
+    table = {process.pid: process for process in shim.all_processes() if process.is_alive}
     for process in table.values():
         environment = _environment(process)
         for started, left in found.items():

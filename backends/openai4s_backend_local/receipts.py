@@ -84,7 +84,8 @@ class Receipts:
     @contextlib.contextmanager
     def locked(self, wait_s: float = 10.0) -> Iterator[None]:
         """Exclusive among threads and processes. Raises CouldNotAsk when it is not had in time."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # `parents` would not pass the mode on
+        self.folder.mkdir(mode=0o700, exist_ok=True)
         path = self.folder / "lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -93,7 +94,11 @@ class Receipts:
                 if time.monotonic() >= deadline:
                     raise CouldNotAsk(f"{path} has been held by another process for {wait_s:g} seconds")
                 time.sleep(_RETRY_S)
-            yield
+            try:
+                yield
+            finally:
+                # Not left to the close: a process forked meanwhile may keep a copy of the descriptor.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
             os.close(descriptor)
 
@@ -119,6 +124,11 @@ class Receipts:
             if _is_absent(folder):  # never there, or removed while we read
                 return None
             raise CouldNotAsk(f"the receipt {folder} cannot be read: {error}") from error
+
+    def look(self, token: str) -> tuple[Receipt | None, bool]:
+        """The receipt, and whether its launch was under way; asked in the order that misses none."""
+        launching = is_token(token) and self.is_launching(token)
+        return self.read(token), launching
 
     def _read(self, token: str, folder: Path) -> Receipt:
         names = set(os.listdir(folder))

@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import platform
@@ -279,7 +280,8 @@ def _own_receipt() -> dict[str, Any]:
 def _lead(options: argparse.Namespace, ready: int) -> None:
     _become_leader()
     first = publish(os.path.join(options.folder, STARTED), _own_receipt())
-    os.close(options.lock)  # whoever finds this lock free knows that no launch of this token is under way
+    fcntl.flock(options.lock, fcntl.LOCK_UN)  # whoever finds it free knows that no launch of this token is under way
+    os.close(options.lock)
     _answer(ready, LAUNCHED if first else ALREADY_LAUNCHED)
     if not first:
         return

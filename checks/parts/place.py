@@ -43,6 +43,10 @@ class Place:
         """The folder notebooks run in."""
         return self.root / "work"
 
+    def everything(self) -> set[str]:
+        """Every path below the place, relative: what is compared before and after."""
+        return {str(path.relative_to(self.root)) for path in self.root.rglob("*")}
+
 
 def make_place(root: Path) -> Place:
     """Create the folders of a place below `root`, all with mode 0700."""
@@ -85,7 +89,8 @@ def private_place() -> Iterator[Place]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def install_session_kernel() -> str:
+def install_session_kernel(place: Place) -> str:
     """Install the default profile's kernelspec with the command a person uses. Returns what it printed."""
     command = [sys.executable, "-m", "openai4s_provisioner.jupyter.cli", "kernels", "install", "--profile", "default"]
-    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout.strip()
+    environment = {**os.environ, **place.env}
+    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, env=environment).stdout.strip()

@@ -41,7 +41,8 @@ class Report:
     def verdict(self) -> int:
         took = f"{time.monotonic() - self._started:.0f} s"
         if self._failed:
-            self.say(f"FAIL {self.name}: {len(self._failed)} of {self._passed + len(self._failed)} not met, {took}: {self._failed[0]}")
+            of_all = f"{len(self._failed)} of {self._passed + len(self._failed)}"
+            self.say(f"FAIL {self.name}: {of_all} not met, {took}: {self._failed[0]}")
             return 1
         if not self._passed:
             self.say(f"FAIL {self.name}: nothing was checked, {took}")

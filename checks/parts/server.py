@@ -36,7 +36,9 @@ class Server:
         self._url = url
         self._headers = {"Authorization": f"token {token}"}
 
-    async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = 180) -> HTTPResponse:
+    async def ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = 180
+    ) -> HTTPResponse:
         """One REST call. Does not raise for an error status."""
         content = json.dumps(body or {}) if method in {"POST", "PATCH", "PUT"} else None
         request = HTTPRequest(
@@ -48,7 +50,9 @@ class Server:
         body = {"path": path, "name": path, "type": "notebook", "kernel": {"name": kernel_name}}
         answer = await self.ask("POST", "api/sessions", body)
         if answer.code != 201:
-            raise RuntimeError(f"POST api/sessions answered {answer.code}: {answer.body.decode(errors='replace')[:800]}")
+            raise RuntimeError(
+                f"POST api/sessions answered {answer.code}: {answer.body.decode(errors='replace')[:800]}"
+            )
         session: Message = json.loads(answer.body)
         return session
 
@@ -83,7 +87,8 @@ class Channels:
 
     async def send(self, channel: str, message: Message, buffers: list[bytes] | None = None) -> None:
         parts = [
-            json.dumps(message[part], default=str).encode() for part in ("header", "parent_header", "metadata", "content")
+            json.dumps(message[part], default=str).encode()
+            for part in ("header", "parent_header", "metadata", "content")
         ]
         await self._socket.write_message(serialize_msg_to_ws_v1(parts + (buffers or []), channel), binary=True)
 
@@ -105,7 +110,7 @@ class Channels:
         timeout_s: float = 600,
         started: asyncio.Event | None = None,
     ) -> Message:
-        """Run one cell: every iopub message of it goes to `heard`, prompts are answered. Returns the reply's content."""
+        """Run one cell: its iopub messages go to `heard`, prompts are answered. Returns the reply's content."""
         content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": True}
         request = self.session.msg("execute_request", {**content, "stop_on_error": True})
         await self.send("shell", request)
@@ -132,13 +137,7 @@ class Channels:
 async def running_server(root: Path, log: Path, *options: str) -> AsyncIterator[Server]:
     """Start `jupyter server` on a free port with `root` as its folder; ended at the end, whatever happened."""
     token = secrets.token_hex(16)
-    command = [sys.executable, "-m", "jupyter_server", "--ServerApp.open_browser=False", "--ServerApp.port=0"]
-    command += [f"--ServerApp.root_dir={root}", "--ServerApp.allow_root=True"]
-    # A browser is protected from floods by default; this client wants every message.
-    command += ["--ZMQChannelsWebsocketConnection.limit_rate=False", *options]
-    environment = {**os.environ, "JUPYTER_TOKEN": token}
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment)
+    process = _start(root, log, token, options)
     server = None
     try:
         url = await _address(process, log)
@@ -149,12 +148,32 @@ async def running_server(root: Path, log: Path, *options: str) -> AsyncIterator[
             (server or Server(process, "", "", log)).stop()
 
 
+def _start(root: Path, log: Path, token: str, options: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "jupyter_server", "--ServerApp.open_browser=False", "--ServerApp.port=0"]
+    command += [f"--ServerApp.root_dir={root}", "--ServerApp.allow_root=True"]
+    # A browser is protected from floods by default; this client wants every message.
+    command += ["--ZMQChannelsWebsocketConnection.limit_rate=False", *options]
+    environment = {**os.environ, "JUPYTER_TOKEN": token}
+    with log.open("wb") as output:
+        return subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment)
+
+
 async def _address(process: subprocess.Popen[bytes], log: Path) -> str:
     """The address the server wrote into its runtime folder."""
     record = Path(os.environ["JUPYTER_RUNTIME_DIR"]) / f"jpserver-{process.pid}.json"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            return str(json.loads(record.read_text())["url"])
+        if url := _read_url(record):
+            return url
         await asyncio.sleep(0.05)
-    raise RuntimeError(f"the Jupyter server did not start:\n{log.read_text()[-2000:]}")
+    raise RuntimeError(f"the Jupyter server did not start; its log ends with:\n{_tail(log)}")
+
+
+def _read_url(record: Path) -> str:
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        return str(json.loads(record.read_text())["url"])
+    return ""
+
+
+def _tail(log: Path) -> str:
+    return log.read_text()[-2000:]

@@ -5,13 +5,12 @@ Each plays the notebook's front end where it can, and gives back what the notebo
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import papermill
 from jupyter_client.manager import KernelManager
 
 from .notebook import echo_of
@@ -83,12 +82,23 @@ async def run_in_channels(notebook: Path, channels: Channels) -> Transcript:
     return transcript
 
 
-def run_papermill(notebook: Path, kernel_name: str, folder: Path, output: Path) -> tuple[int, list[tuple[int, str]]]:
-    """papermill's command. Returns its exit status and every output of the notebook it wrote, made comparable."""
-    command = [sys.executable, "-m", "papermill", str(notebook), str(output), "--kernel", kernel_name]
-    command += ["--cwd", str(folder), "--no-progress-bar", "--log-level", "ERROR"]
-    status = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
+def run_papermill(notebook: Path, kernel_name: str, folder: Path, output: Path) -> tuple[str, list[tuple[int, str]]]:
+    """papermill. Returns the error it ended with and every output of the notebook it wrote, made comparable."""
+    ending = ""
+    try:
+        # Its clients wait four seconds for the output of a finished cell; a slow reader of 100,000 needs more.
+        papermill.execute_notebook(
+            notebook,
+            output,
+            kernel_name=kernel_name,
+            cwd=folder,
+            progress_bar=False,
+            iopub_timeout=900,
+            start_timeout=180,
+        )
+    except papermill.PapermillExecutionError as error:
+        ending = f"{error.ename} in cell {error.cell_index}"
     outputs = []
     for index, cell in enumerate(nbformat.read(output, as_version=4).cells):
         outputs += [(index, normalised(repr(sorted(one.items())))) for one in cell.get("outputs", ())]
-    return status, outputs
+    return ending, outputs

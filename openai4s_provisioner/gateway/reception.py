@@ -201,7 +201,8 @@ class _Guest:
 
     def _proven(self, asked: ResumeAsked) -> None:
         # Its previous connection may have delivered more since we stated our count: then it has to ask again.
-        if self._residents.bytes_received(asked.allocation_id, asked.rank) != self._stated_count:
+        count = self._residents.bytes_received(asked.allocation_id, asked.rank)
+        if count is None or count != self._stated_count:
             self._refuse(Refusal.STALE_COUNT)
             return
         self._welcome(asked)

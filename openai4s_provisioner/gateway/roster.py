@@ -38,7 +38,6 @@ class Roster:
         self._lobby = lobby
         self._moved = moved
         self._workers: dict[tuple[str, int], _Worker] = {}
-        self._is_open = True
 
     # ---- what the reception asks and tells
 
@@ -47,8 +46,6 @@ class Roster:
         return None if worker is None else worker.link.received
 
     def enrol(self, registration: Registration, host: str) -> None:
-        if not self._is_open:
-            return
         key = (registration.allocation_id, registration.rank)
         former = self._workers.pop(key, None)
         if former is not None:
@@ -88,7 +85,6 @@ class Roster:
             self._retire(worker, "nobody expects this worker")
 
     def close(self) -> None:
-        self._is_open = False
         for worker in list(self._workers.values()):
             worker.close("the gateway stops")
         self._workers.clear()

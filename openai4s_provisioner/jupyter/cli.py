@@ -33,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="jupyter openai4s", description="Sessions: kernels in isolated allocations.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    kernels = commands.add_parser("kernels", help="kernelspecs of sessions").add_subparsers(required=True, metavar="ACTION")
+    kernels = commands.add_parser("kernels", help="kernelspecs of sessions").add_subparsers(
+        required=True, metavar="ACTION"
+    )
 
     install = kernels.add_parser("install", help="one kernelspec per base kernel and profile")
     install.add_argument("--kernel", action="append", default=[], help="base kernelspec (repeatable; default: python3)")

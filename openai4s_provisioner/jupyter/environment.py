@@ -18,7 +18,8 @@ from jupyter_client.kernelspec import KernelSpec
 from ..sandbox.interpreter import interpreter_prefixes
 
 _CREDENTIAL = re.compile(
-    r"TOKEN|SECRET|PASSW(OR)?D|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|_AUTH|AUTH_|XAUTHORITY|COOKIE", re.IGNORECASE
+    r"TOKEN|SECRET|PASSW(OR)?D|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|_AUTH|AUTH_|XAUTHORITY|COOKIE",
+    re.IGNORECASE,
 )
 # Where things lie outside: inside, they lie elsewhere or are masked. JPY_PARENT_PID makes a kernel watch
 # a process that its own pid namespace does not hold, and end itself.

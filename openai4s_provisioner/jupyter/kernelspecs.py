@@ -60,14 +60,21 @@ def session_stanza(base: KernelSpec, base_name: str, profile: ResourceProfile) -
 
 
 def install(
-    manager: KernelSpecManager, base_name: str, profile: ResourceProfile, *, user: bool = True, prefix: str | None = None
+    manager: KernelSpecManager,
+    base_name: str,
+    profile: ResourceProfile,
+    *,
+    user: bool = True,
+    prefix: str | None = None,
 ) -> SessionKernelspec:
     """Write the session kernelspec of `base_name` and `profile`. Replaces our own older one, refuses anyone else's."""
     base = _base(manager, base_name)
     name = kernelspec_name(base_name, profile.name)
     foreign = manager.find_kernel_specs().get(name)
     if foreign and not _is_ours(Path(foreign)):
-        raise ConfigError(f"Kernelspec {name!r} in {foreign} was not written by this command; rename or remove it first.")
+        raise ConfigError(
+            f"Kernelspec {name!r} in {foreign} was not written by this command; rename or remove it first."
+        )
     content = session_stanza(base, base_name, profile)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / name

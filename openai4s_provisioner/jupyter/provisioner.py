@@ -29,14 +29,19 @@ from .announcer import Announcer
 from .environment import installation_folders, kernel_argv, session_environment
 from .settings import OpenAI4S
 
+_POLL_S = 0.05
 RELEASE_WAIT_S = 10.0  # DESIGN 5: how long a caller without a server waits for the stop to be accepted
 
 
 class SessionProvisioner(KernelProvisionerBase):
     """Runs a kernel in a session: an allocation, a worker in it, and a sandbox around the kernel."""
 
-    profile = Unicode("", help="Profile of cluster.toml to ask for. Empty: the site's default profile.").tag(config=True)
-    base_kernel = Unicode("", help="Kernelspec whose kernel is started. Empty: this kernelspec itself.").tag(config=True)
+    profile = Unicode("", help="Profile of cluster.toml to ask for. Empty: the site's default profile.").tag(
+        config=True
+    )
+    base_kernel = Unicode("", help="Kernelspec whose kernel is started. Empty: this kernelspec itself.").tag(
+        config=True
+    )
 
     _control: ControlPlane | None = None
     _request: KernelRequest | None = None
@@ -81,7 +86,7 @@ class SessionProvisioner(KernelProvisionerBase):
         self.connection_info = KernelConnectionInfo(
             transport="ipc",
             ip=endpoint.ip,
-            key=self._manager.session.key,  # type: ignore[typeddict-item]  # bytes at run time, whatever it says
+            key=self._manager.session.key,
             signature_scheme=request.launch.signature_scheme,
             kernel_name=request.launch.kernel_name,
             shell_port=endpoint.ports["shell"],
@@ -93,7 +98,7 @@ class SessionProvisioner(KernelProvisionerBase):
         return self.connection_info
 
     async def post_launch(self, **kwargs: Any) -> None:
-        """Called once the restarter runs. When that gives a kernel up, no `cleanup` follows: hear it from the restarter."""
+        """Called once the restarter runs. When that gives a kernel up, no `cleanup` follows; its callback tells us."""
         if getattr(self.parent, "_restarter", None) is not None:
             self._manager.add_restart_callback(self._given_up, "dead")
 
@@ -110,8 +115,8 @@ class SessionProvisioner(KernelProvisionerBase):
 
     async def wait(self) -> int | None:
         """Called once `poll` said that the process ended. Afterwards there is no process."""
-        while (status := await self.poll()) is None and self._running and self._control_plane().holds(self.kernel_id):
-            await asyncio.sleep(0.05)
+        while (status := await self.poll()) is None and self._state() is not None:  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_S)
         self._running = False
         return status
 

@@ -10,14 +10,14 @@ import os
 from pathlib import Path
 
 from jupyter_core.paths import jupyter_config_dir, jupyter_config_path, jupyter_data_dir, jupyter_runtime_dir
-from traitlets import Float, Unicode
+from traitlets import Unicode
 from traitlets.config import Configurable
 
 from ..app import AppSettings
 
 
 class OpenAI4S(Configurable):
-    """Where sessions keep their state, and how long things may take."""
+    """Where sessions keep their state, and where the site's offer is written down."""
 
     state_dir = Unicode(
         help="Folder of the state database and secrets (mode 0700; a local disk is best). "
@@ -31,20 +31,12 @@ class OpenAI4S(Configurable):
         help="Path of cluster.toml. Default: $OPENAI4S_CLUSTER_TOML, else openai4s/cluster.toml along Jupyter's "
         "configuration path, else one default profile on this machine.",
     ).tag(config=True)
-    kernel_answer_s = Float(
-        120.0,
-        help="Seconds a started kernel may take until it answers. Too small fails kernels on slow file systems; "
-        "too large makes a person wait for one that never will.",
-    ).tag(config=True)
-    server_grace_s = Float(
-        60.0,
-        help="Seconds a worker waits for this server after it lost it, before it ends the session. Too small ends "
-        "sessions at a short pause; too large keeps resources after a server died.",
-    ).tag(config=True)
 
     def frozen(self) -> AppSettings:
         """The settings as one value, with every default filled in. Creates nothing."""
-        state_dir = Path(self.state_dir).expanduser() if self.state_dir else _xdg("XDG_STATE_HOME", ".local/state") / "openai4s"
+        state_dir = (
+            Path(self.state_dir).expanduser() if self.state_dir else _xdg("XDG_STATE_HOME", ".local/state") / "openai4s"
+        )
         exchange_dir = Path(self.exchange_dir).expanduser() if self.exchange_dir else state_dir / "exchange"
         return AppSettings(
             state_dir=state_dir.absolute(),
@@ -53,8 +45,6 @@ class OpenAI4S(Configurable):
             config_path=tuple(Path(p) for p in jupyter_config_path()),
             workspaces_dir=_xdg("XDG_DATA_HOME", ".local/share") / "openai4s" / "workspaces",
             jupyter_folders=(jupyter_config_dir(), jupyter_data_dir(), jupyter_runtime_dir()),
-            kernel_answer_s=self.kernel_answer_s,
-            server_grace_s=self.server_grace_s,
         )
 
 

@@ -6,7 +6,9 @@ A refusal carries a Reason and one sentence that says what to do. Admission crea
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from .ports import AllocationBackend, IsolationVerdict, SessionIsolationProvider
 from .reasons import Reason
 from .store import Store, StoreThread
 
+_log = logging.getLogger(__name__)
 MAX_SOCKET_PATH_BYTES = 107  # sun_path, less its final NUL; zmq allows no more
 _ISOLATION_DEADLINE_S = 120.0
 
@@ -50,14 +53,30 @@ class Admission:
         backends: Mapping[str, AllocationBackend],
         store: StoreThread,
         sandbox_for: SandboxFor,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._config = config
         self._backends = backends
         self._store = store
         self._sandbox_for = sandbox_for
+        self._clock = clock
 
     async def admit(self, request: AdmissionRequest) -> Admitted:
-        """Raises Refused. The order is fixed: what is cheap and the person's own comes before what must be asked."""
+        """Raises Refused, which is recorded with who and why (INV-12)."""
+        try:
+            return await self._admit(request)
+        except Refused as refusal:
+            await self.record(request.owner, refusal)
+            raise
+
+    async def record(self, owner: str, refusal: Refused) -> None:
+        """A refusal makes no state where there is none (INV-10); then the log has it alone."""
+        _log.warning("refused a session of %s: %s: %s", owner, refusal.reason, refusal)
+        if self._store.exists:
+            await self._store.run(Store.record, None, "refused", owner, refusal.reason, str(refusal), self._clock())
+
+    async def _admit(self, request: AdmissionRequest) -> Admitted:
+        """The order is fixed: what is cheap and the person's own comes before what must be asked."""
         profile = self._known_profile(request.profile)
         backend = self._backend_of(profile)
         check_spec(request, profile)

@@ -22,8 +22,8 @@ from .errors import Refused
 from .launches import launch_json
 from .models import Allocation, KernelLaunch, ResourceProfile, SessionSpec, Workload, WorkspacePolicy
 from .ports import AllocationBackend, AllocationRequest
+from .private_folder import prepare_folder
 from .reasons import Reason
-from .store.sqlite import prepare_folder
 from .workspace_proof import nonce_name, place_nonce, remove_proofs
 
 KEPT_LOGS = 20  # failed attempts whose logs are kept
@@ -46,6 +46,7 @@ class AttemptPreparer:
         addresses: Callable[[], Sequence[str]],
         server_grace_s: float,
         prepare_homes: Callable[[SessionSpec, ResourceProfile], None] = lambda spec, profile: None,
+        sweep_scratch: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._logs = state_dir / "logs"
@@ -54,6 +55,7 @@ class AttemptPreparer:
         self._launches = launches
         self._sandbox_for = sandbox_for
         self._prepare_homes = prepare_homes
+        self._sweep_scratch = sweep_scratch
         self._bundle_path = bundle_path
         self._addresses = addresses
         self._server_grace_s = server_grace_s
@@ -156,6 +158,7 @@ class AttemptPreparer:
         if workload.phase.has_failed:
             self._keep_logs(folder, allocation)
         shutil.rmtree(folder)
+        self._sweep_scratch()  # a killed worker could not; where it ran elsewhere, the next worker there does
 
     def _keep_logs(self, folder: Path, allocation: Allocation) -> None:
         prepare_folder(self._logs)

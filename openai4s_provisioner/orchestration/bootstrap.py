@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .errors import ProvisionerError, StateError
+from .private_folder import prepare_folder
 
 CREDENTIAL_LIFE_S = 14 * 24 * 3600.0  # a queue is long; the live-epoch check is the real fence
 SECRET_BYTES = 32
@@ -104,6 +105,7 @@ def load_secret(state_dir: Path) -> bytes:
     """
     path = state_dir / "secret"
     try:
+        prepare_folder(state_dir)
         if not path.exists():
             _publish_secret(path)
         return _read_secret(path)

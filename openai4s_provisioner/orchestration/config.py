@@ -51,6 +51,7 @@ class Policy:
     registration_timeout_s: float = 300.0  # from running to every rank registered; a profile may say otherwise
     worker_lost_s: float = 300.0  # a rank without a link for so long is lost
     workspace_settle_s: float = 60.0  # network file systems show a fresh file late
+    kernel_answer_s: float = 120.0  # from the kernel's start to its first answer
     max_submits: int = 3  # how often one attempt is sent before it fails
 
 
@@ -106,7 +107,8 @@ def find_config(
 
 def default_config() -> SiteConfig:
     """No file: this machine, one profile."""
-    return SiteConfig(profiles={DEFAULT_PROFILE: ResourceProfile(name=DEFAULT_PROFILE, backend=DEFAULT_BACKEND)})
+    profile = ResourceProfile(name=DEFAULT_PROFILE, backend=DEFAULT_BACKEND, display_name="local session")
+    return SiteConfig(profiles={DEFAULT_PROFILE: profile})
 
 
 def parse_config(content: str, source: Path, home: str = "") -> SiteConfig:

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .errors import StateError
-from .store import DaemonRow, Store, StoreThread
-from .store.sqlite import prepare_folder
+from .private_folder import prepare_folder
+from .store import DaemonRow, StoreThread, drivers
 
 BEAT_EVERY_S = 10.0
 SILENCE_S = 60.0
@@ -57,7 +57,7 @@ class Daemon:
             descriptor = await asyncio.to_thread(self._take_own_lock)
             try:
                 await self._store.run(
-                    Store.register_daemon,
+                    drivers.register,
                     self.daemon_id,
                     socket.gethostname(),
                     self._boot_id,
@@ -71,17 +71,17 @@ class Daemon:
 
     async def beat(self) -> None:
         if self.is_registered:
-            await self._store.run(Store.beat, self.daemon_id, self._clock())
+            await self._store.run(drivers.beat, self.daemon_id, self._clock())
 
     async def adopt(self) -> list[str]:
         """Take over what dead processes left. The ids of the workloads that are ours now."""
         adopted: list[str] = []
-        for row in await self._store.run(Store.other_drivers, self.daemon_id):
+        for row in await self._store.run(drivers.other_drivers, self.daemon_id):
             with _probed(self._folder / row.daemon_id) as free:
                 if not is_dead(row, free, self._boot_id, self._clock()):
                     continue
                 await self.register()
-                adopted += await self._store.run(Store.adopt, row, self.daemon_id, self._clock())
+                adopted += await self._store.run(drivers.adopt, row, self.daemon_id, self._clock())
                 (self._folder / row.daemon_id).unlink(missing_ok=True)
         return adopted
 
@@ -91,7 +91,7 @@ class Daemon:
             return
         descriptor, self._lock = self._lock, None
         try:
-            await self._store.run(Store.retire_daemon, self.daemon_id, self._clock())
+            await self._store.run(drivers.retire, self.daemon_id, self._clock())
         finally:
             (self._folder / self.daemon_id).unlink(missing_ok=True)
             os.close(descriptor)

@@ -321,10 +321,10 @@ def _barrier(
 ) -> tuple[Action, ...]:
     """Fence, drain, release; the end is observed, never assumed. Re-entrant: every step is read from the rows."""
     steps: list[Action] = [] if allocation.phase is Phase.RELEASING else [BeginRelease()]
-    at_work = [worker for worker in workers if worker.ended_at is None]
-    if at_work and allocation.drain_since is None:
+    if workers and allocation.drain_since is None:
         return (*steps, SendEnd(first=True))
-    draining = at_work and now - (allocation.drain_since or now) < policy.drain_s
+    # Workers that said goodbye end by themselves: a cancel now would turn a good end into a cancelled one.
+    draining = workers and now - (allocation.drain_since or now) < policy.drain_s
     if draining and allocation.cancel_asked_at is None:
         return (*steps, SendEnd(first=False))  # a link that came back in between has not heard it yet
     asked = allocation.cancel_asked_at

@@ -7,7 +7,6 @@ cancels or decides a phase, and a kernel that is started again goes into the hel
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import time
 import uuid
@@ -25,8 +24,6 @@ from .models import Desired, KernelExit, KernelLaunch, Readiness, Workload
 from .outbox import Outbox
 from .reasons import Reason
 from .store import NewSession, Situation, Store, StoreThread
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -77,11 +74,7 @@ class SessionService:
 
     async def admit(self, request: SessionRequest) -> Admitted:
         """Ask admission, and nothing else: writes nothing where there is no state yet. Raises Refused."""
-        try:
-            return await self._admission.admit(request.admission)
-        except Refused as refusal:
-            await self._record_refusal(request.admission.owner, refusal)
-            raise
+        return await self._admission.admit(request.admission)
 
     async def open(self, request: SessionRequest) -> OpenedSession:
         """Admit, then write workload, attempt, binding and lease in one commit. Raises Refused or StateError.
@@ -118,7 +111,7 @@ class SessionService:
             self._launches.pop(new.workload_id)
             self._allocation_of.pop(new.launch_id)
             if isinstance(error, Refused):
-                await self._record_refusal(asked.owner, error)
+                await self._admission.record(asked.owner, error)
             raise
         finally:
             self._poke(new.workload_id)
@@ -232,12 +225,6 @@ class SessionService:
             del self._exits[next(iter(self._exits))]
 
     # -- inside ----------------------------------------------------------------------------------------------------
-
-    async def _record_refusal(self, owner: str, refusal: Refused) -> None:
-        """INV-12; but a refusal creates no state where there is none (INV-10), then the log has it alone."""
-        _log.warning("refused a session of %s: %s: %s", owner, refusal.reason, refusal)
-        if self._store.exists:
-            await self._store.run(Store.record, None, "refused", owner, refusal.reason, str(refusal), self._clock())
 
     def _send(self, launch_id: str, message: dict[str, Any]) -> bool:
         allocation_id = self._allocation_of.get(launch_id)

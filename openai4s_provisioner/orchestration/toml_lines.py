@@ -24,7 +24,8 @@ def key_lines(text: str) -> dict[KeyPath, int]:
                 continue
             if stripped.startswith("["):
                 table = _header_path(stripped)
-                lines.setdefault(table, number)
+                for depth in range(1, len(table) + 1):  # a header also makes the tables above it
+                    lines.setdefault(table[:depth], number)
                 continue
             first = number
         statement += line + "\n"

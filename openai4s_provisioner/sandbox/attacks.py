@@ -95,8 +95,9 @@ def _tracing_is_off() -> bool:
 
 
 def _holds_secret(path: str, target: Target) -> bool:
-    with open(path, "rb") as file:
-        return target.secret.encode() in file.read(65536)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # under a mistaken name it may be a pipe or a terminal
+    with os.fdopen(descriptor, "rb") as file:
+        return stat.S_ISREG(os.fstat(descriptor).st_mode) and target.secret.encode() in file.read(65536)
 
 
 def read_workspace(target: Target) -> bool:
@@ -213,20 +214,24 @@ def trace_process(target: Target) -> bool:
     return True
 
 
+def _process_file_holds_secret(target: Target, name: str) -> bool:
+    return not _is_somebody_else(target) and _holds_secret(f"/proc/{target.pid}/{name}", target)
+
+
 def read_environment(target: Target) -> bool:
-    return _holds_secret(f"/proc/{target.pid}/environ", target)
+    return _process_file_holds_secret(target, "environ")
 
 
 def read_through_root(target: Target) -> bool:
-    return _holds_secret(f"/proc/{target.pid}/root{target.credential_file}", target)
+    return _process_file_holds_secret(target, f"root{target.credential_file}")
 
 
 def read_through_folder(target: Target) -> bool:
-    return _holds_secret(f"/proc/{target.pid}/cwd/{os.path.basename(target.credential_file)}", target)
+    return _process_file_holds_secret(target, f"cwd/{os.path.basename(target.credential_file)}")
 
 
 def read_through_descriptor(target: Target) -> bool:
-    return _holds_secret(f"/proc/{target.pid}/fd/{target.open_file}", target)
+    return _process_file_holds_secret(target, f"fd/{target.open_file}")
 
 
 def read_memory(target: Target) -> bool:

@@ -69,17 +69,25 @@ def prepare_session_home(home_source: str) -> None:
 def prepare_real_home(home: str, login_shell: str, masked: Iterable[str] = ()) -> list[str]:
     """Fill the gaps through which a session that sees the real `home` could plant code; returns what was placed.
 
-    `masked`: folders that are to be hidden; a missing one inside the home is made, because only what exists can be
-    hidden, and what is missing could be created (an `authorized_keys`, a Jupyter configuration).
+    `masked`: what is to be hidden; a missing folder inside the home is made, because only what exists can be hidden,
+    and what is missing could be created (an `authorized_keys`, a Jupyter configuration). Credentials that a person does
+    not have are left out, since nothing runs them.
     """
     placed = [path for path, text in _missing_files(home, login_shell) if _place(path, text)]
-    folders = [os.path.join(home, ".ssh"), *masked, *(os.path.join(home, name) for name in OVERLAID)]
+    folders = [os.path.join(home, name) for name in (".ssh", *OVERLAID)]
+    folders += [path for path in masked if not _needs_no_folder(home, path)]
     folders += [os.path.join(home, name) for name in _SOURCED_FOLDERS if _is_mentioned(home, name)]
     for folder in folders:
         if folder.startswith(home + "/") and not os.path.lexists(folder):
             os.makedirs(folder, mode=0o700, exist_ok=True)
             placed.append(folder)
     return placed
+
+
+def _needs_no_folder(home: str, path: str) -> bool:
+    """A credential's file, or what lies in a folder that a session sees a version of its own of."""
+    name = os.path.relpath(path, home)
+    return name in CREDENTIALS or name.split("/")[0] in OVERLAID
 
 
 def _missing_files(home: str, login_shell: str) -> list[tuple[str, str]]:

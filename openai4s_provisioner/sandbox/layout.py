@@ -59,9 +59,9 @@ def plan(spec: SandboxSpec, host: Host) -> list[Mount]:
     """The mounts in the order in which they are to be made. Raises MaskUncovered."""
     binds = _distinct([*_system(host), *_session(spec, host)])
     _refuse_uncovered(spec, host, binds)
-    covers = [*_covers(spec, host, binds)]
+    covers = _covers(spec, host, binds)
     inner = [mount for mount in [*binds, *covers] if mount.kind is not Kind.READ_WRITE]
-    mounts = _distinct([*_scaffold(spec), *binds, *covers, *_pins(inner, binds, host)])
+    mounts = _distinct([*_scaffold(spec), *binds, *covers, *_pins(inner, binds, covers, host)])
     return sorted(mounts, key=lambda mount: mount.dest.count("/") if mount.dest != "/" else 0)
 
 
@@ -115,7 +115,7 @@ def _session(spec: SandboxSpec, host: Host) -> list[Mount]:
         link = host.first_link(mount.dest)
         if link and not _shows(visible, os.path.dirname(link)):
             found.append(Mount(mount.kind, mount.dest, host.real(mount.source), mount.ours))
-    if spec.home and not spec.home_source:
+    if spec.home and not spec.home_source and not _shows([*visible, *found], host.real(spec.home)):
         found.append(Mount(Kind.MEMORY, spec.home))
     if spec.shared:
         found.append(Mount(Kind.READ_WRITE, SHARED_INSIDE, host.real(spec.shared), ours=True))
@@ -161,27 +161,41 @@ def _refuse_uncovered(spec: SandboxSpec, host: Host, binds: list[Mount]) -> None
                 )
 
 
-def _covers(spec: SandboxSpec, host: Host, binds: list[Mount]) -> Iterable[Mount]:
-    for name in _names(spec.masked, host):
-        kind = Kind.HIDDEN_FOLDER if host.kind(name) == "folder" else Kind.HIDDEN_FILE
-        for place in _places(name, binds):
-            yield Mount(kind, place)
-    for name in _names(spec.protected, host):
-        for place in _places(name, binds):
-            yield Mount(Kind.READ_ONLY, place, name)
+def _covers(spec: SandboxSpec, host: Host, binds: list[Mount]) -> list[Mount]:
+    """The masks, and what is protected, wherever a bind shows it and no mask above hides it already."""
+    masks = [(place, bind, name) for name in _names(spec.masked, host) for place, bind in _places(name, binds)]
+    folders = [place for place, _, name in masks if host.kind(name) == "folder"]
+    covers = [
+        Mount(Kind.HIDDEN_FOLDER if host.kind(name) == "folder" else Kind.HIDDEN_FILE, place)
+        for place, bind, name in masks
+        if not _is_hidden(place, bind, folders)
+    ]
+    covers += [
+        Mount(Kind.READ_ONLY, place, name)
+        for name in _names(spec.protected, host)
+        for place, bind in _places(name, binds)
+        if not _is_hidden(place, bind, folders)
+    ]
+    return covers
 
 
-def _places(name: str, binds: list[Mount]) -> Iterable[str]:
-    """Where inside the host's object `name` would be seen."""
+def _places(name: str, binds: list[Mount]) -> Iterable[tuple[str, Mount]]:
+    """Where inside the host's object `name` would be seen, and by which bind."""
     for mount in binds:
         if mount.kind in (Kind.READ_ONLY, Kind.READ_WRITE) and is_within(name, mount.source):
             place = rebase(name, mount.source, mount.dest)
             if _nearest(binds, place) == mount:
-                yield place
+                yield place, mount
 
 
-def _pins(mounts: Iterable[Mount], binds: list[Mount], host: Host) -> Iterable[Mount]:
+def _is_hidden(place: str, bind: Mount, hidden: Iterable[str]) -> bool:
+    """Whether a mask lies between the bind and the place that it would show."""
+    return any(place != mask and is_within(place, mask) and is_within(mask, bind.dest) for mask in hidden)
+
+
+def _pins(mounts: Iterable[Mount], binds: list[Mount], covers: list[Mount], host: Host) -> Iterable[Mount]:
     """A folder above a mount can be renamed, and another put in its place, unless it is a mount itself."""
+    hidden = [cover.dest for cover in covers if cover.kind is Kind.HIDDEN_FOLDER]
     for mount in mounts:
         above = os.path.dirname(mount.dest)
         base = _nearest([bind for bind in binds if bind.kind is Kind.READ_WRITE], above)
@@ -189,6 +203,6 @@ def _pins(mounts: Iterable[Mount], binds: list[Mount], host: Host) -> Iterable[M
             continue
         while above != base.dest:
             source = rebase(above, base.dest, base.source)
-            if host.kind(source):
+            if host.kind(source) and above not in hidden and not _is_hidden(above, base, hidden):
                 yield Mount(Kind.READ_WRITE, above, source, ours=True)
             above = os.path.dirname(above)

@@ -1,0 +1,1 @@
+"""For tests of the core and of backends: the contract suite, and fakes named after their failure."""

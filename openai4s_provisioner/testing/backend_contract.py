@@ -112,31 +112,30 @@ class BackendContract:
         assert answers.count("Created") <= 1, answers
         assert set(answers) <= {"Created", "Existing", "Unknown"}, answers
 
-    def test_a_submitter_killed_at_any_moment_leaves_one_allocation_or_none(self, backend_lab: BackendLab) -> None:
-        outcomes = []
-        for delay_s in (0.0, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08):
-            request = backend_lab.request()
-            begin = request.attempt_dir / "begin"
-            victim = backend_lab.submitter(request, begin)
-            self._wait_until_ready(backend_lab, request.attempt_dir, 1)
-            begin.touch()
-            time.sleep(delay_s)  # the moment of the crash, not a synchronisation
-            victim.send_signal(signal.SIGKILL)
-            victim.communicate()
+    @pytest.mark.parametrize("delay_s", [0.0, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08])
+    def test_a_submitter_killed_at_any_moment_leaves_one_allocation_or_none(
+        self, backend_lab: BackendLab, delay_s: float
+    ) -> None:
+        request = backend_lab.request()
+        begin = request.attempt_dir / "begin"
+        victim = backend_lab.submitter(request, begin)
+        self._wait_until_ready(backend_lab, request.attempt_dir, 1)
+        begin.touch()
+        time.sleep(delay_s)  # the moment of the crash, not a synchronisation
+        victim.send_signal(signal.SIGKILL)
+        victim.communicate()
 
-            async def scenario(backend: AllocationBackend, request=request) -> None:  # type: ignore[no-untyped-def]
-                handle = await backend_lab.found(backend, request.token)
-                if handle is None:
-                    assert not backend_lab.started(request), "found nothing, and yet it ran"
-                outcomes.append(handle is not None)
-                again = await backend.submit(request)
-                assert isinstance(again, Existing if handle else Created), (handle, again)
-                await backend_lab.until(lambda: bool(backend_lab.started(request)), "the program to start")
-                await self._ends_with_one_process(backend_lab, backend, request.token, handle_of(again))
-                assert len(backend_lab.started(request)) == 1
+        async def scenario(backend: AllocationBackend) -> None:
+            handle = await backend_lab.found(backend, request.token)
+            if handle is None:
+                assert not backend_lab.started(request), "found nothing, and yet it ran"
+            again = await backend.submit(request)
+            assert isinstance(again, Existing if handle else Created), (handle, again)
+            await backend_lab.until(lambda: bool(backend_lab.started(request)), "the program to start")
+            await self._ends_with_one_process(backend_lab, backend, request.token, handle_of(again))
+            assert len(backend_lab.started(request)) == 1
 
-            with_backend(backend_lab, scenario)
-        assert len(outcomes) == 7
+        with_backend(backend_lab, scenario)
 
     def test_a_refused_request_leaves_nothing(self, backend_lab: BackendLab) -> None:
         async def scenario(backend: AllocationBackend) -> None:

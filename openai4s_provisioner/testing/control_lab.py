@@ -148,6 +148,9 @@ class ControlLab:
             policy=self.policy,
             clock=self.clock,
         )
+        self._build_sessions()
+
+    def _build_sessions(self) -> None:
         self.admission = Admission(
             self.config, self.backends, self.store, lambda spec, profile: {"workspace": spec.workspace}
         )

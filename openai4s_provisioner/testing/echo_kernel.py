@@ -15,6 +15,8 @@ CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 class KernelThatEchoes:
     """What a confined kernel offers a worker. `signals` and `stops` keep what it was asked."""
 
+    listens = True
+
     def __init__(self, folder: str, launch: dict[str, Any] | None, on_event: Callable[[dict[str, Any]], None]) -> None:
         self.launch_id = str((launch or {}).get("launch_id", ""))
         self.signals: list[int] = []
@@ -26,8 +28,8 @@ class KernelThatEchoes:
         self._talking: list[socket.socket] = []
 
     def start(self) -> None:
-        os.mkdir(self._folder, 0o700)
-        for channel in CHANNELS:
+        os.makedirs(self._folder, 0o700)
+        for channel in CHANNELS if self.listens else ():
             listening = socket.socket(socket.AF_UNIX)
             listening.bind(self.socket_path(channel))
             listening.listen()
@@ -66,6 +68,12 @@ class KernelThatEchoes:
                 talking, _ = listening.accept()
                 self._talking.append(talking)
                 threading.Thread(target=_echo, args=(talking,), daemon=True).start()
+
+
+class KernelThatNeverListens(KernelThatEchoes):
+    """Its process is there, its sockets never come."""
+
+    listens = False
 
 
 def _echo(talking: socket.socket) -> None:

@@ -151,26 +151,32 @@ class Link:
 
     def _readable(self) -> None:
         sock = self._socket
+        if sock is None:
+            return
         for _ in range(_READS_PER_TURN):
-            if sock is None or self._socket is not sock:
+            if not self._read_once(sock):
                 return
-            try:
-                size = sock.recv_into(self.loop.scratch)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                self._lose(f"reading failed: {error.strerror or error}")
-                return
-            if not size:
-                self._lose("the peer closed the connection")
-                return
-            self._receive(self.loop.scratch[:size])
         # Not left to the selector: a TLS layer may hold bytes that the descriptor no longer shows.
         self.loop.call_soon(self._read_on, sock)
 
     def _read_on(self, sock: LinkSocket) -> None:
         if self._socket is sock:
             self._readable()
+
+    def _read_once(self, sock: LinkSocket) -> bool:
+        """False when there is nothing to read now, or no socket any more."""
+        try:
+            size = sock.recv_into(self.loop.scratch)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._lose(f"reading failed: {error.strerror or error}")
+            return False
+        if not size:
+            self._lose("the peer closed the connection")
+            return False
+        self._receive(self.loop.scratch[:size])
+        return self._socket is sock
 
     def _receive(self, data: bytes | memoryview) -> None:
         self._silent_turns = 0
@@ -218,7 +224,10 @@ class Link:
         try:
             must_wait = self._send_some(sock)
         except OSError as error:
-            self._lose(f"writing failed: {error.strerror or error}")
+            while self._read_once(sock):
+                pass  # what the peer said before it closed still counts
+            if self._socket is sock:
+                self._lose(f"writing failed: {error.strerror or error}")
             return
         if must_wait != self._is_watching_write:
             self._is_watching_write = must_wait

@@ -146,6 +146,7 @@ class Loop:
             if self._closed:
                 return
             self._closed = True
+            self._watches.clear()
             self._selector.close()
             self._wake_read.close()
             self._wake_write.close()

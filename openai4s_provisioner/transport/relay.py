@@ -108,9 +108,6 @@ class Splice:
     # Stream to socket.
 
     def _on_stream_data(self, data: bytes) -> None:
-        if self._socket_shut:
-            self._stream.consume(len(data))
-            return
         self._to_socket.append(memoryview(data))
         if len(self._to_socket) == 1:
             self._on_writable()

@@ -25,7 +25,7 @@ class SlotFile:
 
     def write(self, data: bytes | bytearray) -> int | None:
         """The slot that now holds `data`; None when all are taken or the disk fails."""
-        if not self._free and self._used >= self._slots:
+        if not self._slots or (not self._free and self._used >= self._slots):
             return None
         slot = self._free.pop() if self._free else self._used
         try:
@@ -64,4 +64,3 @@ class SlotFile:
         """No more writes; what was written can still be read."""
         _log.warning("the spool on disk is given up: %s", reason)
         self._slots = 0
-        self._free.clear()

@@ -1,0 +1,1 @@
+"""The protocol: bytes in, events out. No socket and no clock. Standard library only."""

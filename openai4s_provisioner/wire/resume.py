@@ -26,6 +26,7 @@ class Outgoing:
         self._waiting: deque[bytes] = deque()  # not sent in full
         self._first_offset = 0  # of the oldest byte still kept
         self._into_first_waiting = 0
+        self._offered = 0  # the peer may have this much: a TLS layer sends before it says how much it took
         self.acknowledged = 0
         self.sent = 0
         self.produced = 0
@@ -46,10 +47,12 @@ class Outgoing:
             self.produced += len(segment)
 
     def next_bytes(self) -> memoryview:
-        """The next unsent bytes, empty when there are none. They stay until `advance` says that they went out."""
+        """The next unsent bytes, for the socket; empty when there are none. `advance` says how many it took."""
         if not self._waiting:
             return memoryview(b"")
-        return memoryview(self._waiting[0])[self._into_first_waiting :]
+        view = memoryview(self._waiting[0])[self._into_first_waiting :]
+        self._offered = self.sent + len(view)
+        return view
 
     def advance(self, count: int) -> None:
         """The socket took `count` bytes of what `next_bytes` showed."""
@@ -61,22 +64,25 @@ class Outgoing:
 
     def acknowledge(self, offset: int) -> None:
         """The peer has everything before `offset`. An old ACK that was replayed after a cut is no news and no error."""
-        if offset > self.sent:
-            raise ProtocolError(f"the peer acknowledges byte {offset} of {self.sent}")
+        if offset > self._offered:
+            raise ProtocolError(f"the peer acknowledges byte {offset} of {self._offered}")
         self.acknowledged = max(self.acknowledged, offset)
-        while self._flying and self._first_offset + len(self._flying[0]) <= self.acknowledged:
-            self._first_offset += len(self._flying.popleft())
+        self._forget(self._flying)
 
     def resume(self, offset: int) -> None:
         """A new connection: the peer has everything before `offset`, so the next byte to send is that one."""
-        if not self.acknowledged <= offset <= self.sent:
-            raise ProtocolError(f"the peer resumes at byte {offset}, we hold {self.acknowledged} to {self.sent}")
-        self.acknowledge(offset)
+        if not self.acknowledged <= offset <= self._offered:
+            raise ProtocolError(f"the peer resumes at byte {offset}, we hold {self.acknowledged} to {self._offered}")
+        self.acknowledged = self.sent = self._offered = offset
         self._waiting.extendleft(reversed(self._flying))
         self._flying.clear()
-        self.sent = offset
-        # acknowledge() left at most one partly acknowledged segment in front
+        self._forget(self._waiting)
         self._into_first_waiting = offset - self._first_offset
+
+    def _forget(self, segments: deque[bytes]) -> None:
+        """Those in front that the peer has in full."""
+        while segments and self._first_offset + len(segments[0]) <= self.acknowledged:
+            self._first_offset += len(segments.popleft())
 
 
 class Incoming:

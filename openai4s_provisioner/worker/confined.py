@@ -280,7 +280,8 @@ class ConfinedKernel:
     def _started(self, message: dict[str, Any]) -> None:
         if self._process is not None and self._mapped_pid is None:
             self._mapped_pid = find_by_namespace_pid(int(message["pid"]), self._process.pid)
-            self._emit("kernel_started", pid=self._mapped_pid)
+            if self._mapped_pid is not None:  # else it has ended already, which is reported next
+                self._emit("kernel_started", pid=self._mapped_pid)
 
     def _exited(self, message: dict[str, Any]) -> None:
         self._exit = {name: None if message[name] is None else int(message[name]) for name in ("exit_code", "signal")}

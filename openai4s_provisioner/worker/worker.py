@@ -29,7 +29,7 @@ from .exit_codes import ExitCode
 from .hardening import harden
 from .kernel_maker import KernelMaker
 from .kernels import Event, Kernels, MakeKernel
-from .scratch import Scratch
+from .scratch import make_scratch
 
 _log = logging.getLogger(__name__)
 _USAGE = "usage: worker ATTEMPT_DIR --rank N\n"
@@ -178,7 +178,7 @@ def main(argv: list[str]) -> int:
     if not harden(parent):
         _log.error("the process that started this worker has ended already")
         return int(ExitCode.ENDED)
-    scratch = Scratch(attempt.allocation_id, rank)
+    scratch = make_scratch(attempt.allocation_id, rank)
     try:
         return _serve(attempt, scratch.path)
     finally:

@@ -284,10 +284,10 @@ def test_one_turn_asks_each_backend_once_and_writes_nothing_when_nothing_changed
         for number in range(5):
             await lab.active_session(f"k{number}")
         observed = backend.observes
-        before = await lab.store.run(lambda store: store._db._connection.total_changes)
+        before = await lab.store.run(lambda store: store.db._connection.total_changes)
         await lab.turns()
         assert backend.observes == observed + 1
-        assert await lab.store.run(lambda store: store._db._connection.total_changes) == before
+        assert await lab.store.run(lambda store: store.db._connection.total_changes) == before
 
     in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
 

@@ -186,7 +186,8 @@ def test_a_stale_connection_is_replaced_by_the_newer_one(gateway: Open, observer
 
 
 @pytest.mark.parametrize(
-    ("allocation_id", "rank", "key"), [("alloc", 0, bytes(32)), ("alloc", 1, KEY), ("unknown", 0, KEY)]
+    ("allocation_id", "rank", "key"),
+    [("alloc", 0, bytes(32)), ("alloc", 1, KEY), ("unknown", 0, KEY), ("unknown", 0, bytes(32))],
 )
 def test_a_resume_without_the_key_is_challenged_and_refused_alike(
     gateway: Open, allocation_id: str, rank: int, key: bytes

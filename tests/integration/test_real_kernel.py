@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,23 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bub
 
 KEY = "7c0ffee"
 SECRETS = ("SECRET-CREDENTIAL", KEY, "SECRET-OF-THE-KERNEL")
-PYTHONS = [sys.executable, *filter(None, [os.environ.get("OPENAI4S_TEST_PYTHON39") or shutil.which("python3.9")])]
+
+
+def pythons() -> list[str]:
+    """This interpreter and, where there is one that runs, the oldest that a node may have."""
+    oldest = os.environ.get("OPENAI4S_TEST_PYTHON39") or shutil.which("python3.9")
+    if oldest and subprocess.run([oldest, "-c", ""], capture_output=True, check=False).returncode == 0:
+        return [sys.executable, oldest]
+    return [sys.executable]
+
+
 WaitUntil = Callable[..., Any]
 
 
 class Session:
     """Gateway, one worker process, one kernel."""
 
-    def __init__(self, root: Path, python: str) -> None:
+    def __init__(self, root: Path, python: str, parent: Sequence[str]) -> None:
         self.root = root
         self.observer = ObserverThatRemembers()
         desk = DeskThatAdmitsOnce(**{SECRETS[0]: Registration("w", "alloc", 1, 0)})
@@ -51,7 +60,7 @@ class Session:
             folder.mkdir(mode=0o700)
         (self.workspace / ".nonce").write_text("n0nce")
         self._write_attempt()
-        argv = [python, "-I", str(write_worker_zipapp(root)), "worker", str(self.attempt_dir), "--rank", "0"]
+        argv = [*parent, python, "-I", str(write_worker_zipapp(root)), "worker", str(self.attempt_dir), "--rank", "0"]
         self.worker = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
         self.endpoint = self.gateway.open_endpoint("alloc", "first", "k")
 
@@ -125,8 +134,8 @@ class Session:
 def session(place: Any) -> Iterator[Callable[..., Session]]:
     opened: list[Session] = []
 
-    def open_one(python: str = sys.executable) -> Session:
-        opened.append(Session(place.root, python))
+    def open_one(python: str = sys.executable, parent: Sequence[str] = ()) -> Session:
+        opened.append(Session(place.root, python, parent))
         return opened[-1]
 
     yield open_one
@@ -185,7 +194,7 @@ def check(session: Session, endpoint: Endpoint | None = None, how: ReadyCheck = 
     asyncio.run(kernel_answers(session.connection_info(endpoint), how, 30))
 
 
-@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("python", pythons())
 def test_a_kernel_starts_proves_itself_and_answers(session: Callable[..., Session], python: str) -> None:
     opened = session(python)
     check(opened)
@@ -250,6 +259,14 @@ def test_sigterm_is_a_graceful_end(session: Callable[..., Session]) -> None:
     opened.worker.terminate()
     assert opened.worker.wait(20) == ExitCode.ENDED
     assert opened.told("ended")["reason"] == "signal SIGTERM"
+
+
+def test_a_worker_whose_parent_is_killed_ends_gracefully(session: Callable[..., Session], no_process_left: Any) -> None:
+    opened = session(parent=[sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])"])
+    check(opened)
+    opened.worker.kill()
+    assert opened.told("ended")["reason"] == "signal SIGTERM"
+    no_process_left()
 
 
 def test_a_killed_worker_takes_its_kernel_along_and_its_link_is_gone(

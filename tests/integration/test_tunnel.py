@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from openai4s_provisioner.gateway.desk import LinkState
 from openai4s_provisioner.gateway.limits import Limits
 from openai4s_provisioner.gateway.worker_gateway import Endpoint, WorkerGateway
 from openai4s_provisioner.orchestration.models import Registration
-from openai4s_provisioner.testing.echo_kernel import KernelThatEchoes
+from openai4s_provisioner.testing.echo_kernel import KernelThatEchoes, KernelThatNeverListens
 from openai4s_provisioner.testing.front_desks import DeskThatAdmitsOnce, DeskThatAnswersLate, ObserverThatRemembers
 from openai4s_provisioner.transport.loop import Loop
 from openai4s_provisioner.worker.attempt import take_attempt
@@ -31,13 +33,17 @@ WaitUntil = Callable[..., Any]
 class RunningWorker:
     """A worker in a thread of this process; its kernels echo."""
 
-    def __init__(self, folder: Path, address: str, grace_s: float = 10, launch: dict[str, Any] | None = LAUNCH) -> None:
+    def __init__(
+        self, folder: Path, address: str, grace_s: float = 10, kind: type[KernelThatEchoes] = KernelThatEchoes
+    ) -> None:
         self.kernels: dict[str, KernelThatEchoes] = {}
+        self.launched: list[str] = []
+        self._kind = kind
         self.exit_code: int | None = None
         self.loop = Loop()
         self._folder = folder
         folder.mkdir(mode=0o700)
-        attempt = take_attempt(str(write_attempt(folder, address, grace_s, launch)), 0)
+        attempt = take_attempt(str(write_attempt(folder, address, grace_s)), 0)
         self.worker = Worker(self.loop, attempt, self._make, str(folder))
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -69,12 +75,13 @@ class RunningWorker:
         self.exit_code = self.worker.run()
 
     def _make(self, launch: dict[str, Any] | None, on_event: Callable[[dict[str, Any]], None]) -> KernelThatEchoes:
-        kernel = KernelThatEchoes(str(self._folder), launch, on_event)
+        kernel = self._kind(str(self._folder), launch, on_event)
+        self.launched.append(kernel.launch_id)
         self.kernels[kernel.launch_id] = kernel
         return kernel
 
 
-def write_attempt(folder: Path, address: str, grace_s: float, launch: dict[str, Any] | None) -> Path:
+def write_attempt(folder: Path, address: str, grace_s: float) -> Path:
     attempt = {
         "version": 1,
         "workload_id": "w",
@@ -87,7 +94,7 @@ def write_attempt(folder: Path, address: str, grace_s: float, launch: dict[str, 
         "certificate_sha256": None,
         "workspace": {"path": "/", "nonce_name": "n"},
         "sandbox": {"workspace": "/"},
-        "launch": launch,
+        "launch": LAUNCH,
         "server_grace_s": grace_s,
     }
     path = folder / "rank-0.json"
@@ -232,8 +239,7 @@ def test_signals_stops_and_launches_reach_the_kernels(tunnel: Callable[..., Tunn
     assert worker.kernels["first"].signals == [2]
     assert worker.kernels["first"].stops == [0.0]
     assert worker.kernels["first"].is_closed
-    started = [message["launch_id"] for message in opened.observer.messages("kernel_started")]
-    assert started == ["first", "second"], "a repeated launch starts nothing"
+    assert worker.launched == ["first", "second"], "a repeated launch starts nothing"
 
 
 def test_when_the_kernel_is_gone_its_connections_close_and_new_ones_wait(tunnel: Callable[..., Tunnel]) -> None:
@@ -253,6 +259,38 @@ def test_when_the_kernel_is_gone_its_connections_close_and_new_ones_wait(tunnel:
         late.settimeout(10)
         with pytest.raises(ConnectionResetError):
             late.recv(1)
+
+
+def test_a_kernel_that_dies_before_it_listens_lets_its_clients_go(tunnel: Callable[..., Tunnel]) -> None:
+    opened = tunnel()
+    opened.worker(kind=KernelThatNeverListens)
+    with connect(opened.endpoint(), "shell") as peer:
+        peer.sendall(b"anybody there?")
+        peer.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            peer.recv(1)
+        opened.gateway.send("alloc", 0, {"type": "stop_kernel", "launch_id": "first", "grace_s": 0.0})
+        peer.settimeout(10)
+        with contextlib.suppress(ConnectionResetError):
+            assert peer.recv(1) == b""
+
+
+def test_a_crowd_of_hostile_peers_does_not_disturb_a_session(tunnel: Callable[..., Tunnel]) -> None:
+    opened = tunnel(limits=Limits(handshake_s=1, unauthenticated_peers=16))
+    opened.worker()
+    path = opened.gateway.address.removeprefix("unix:")
+    with contextlib.ExitStack() as stack, connect(opened.endpoint(), "control") as peer:
+        assert echoed(peer, b"before") == b"before"
+        for number in range(300):
+            hostile = stack.enter_context(socket.socket(socket.AF_UNIX))
+            hostile.connect(path)
+            with contextlib.suppress(OSError):
+                hostile.sendall((b"", b"\x16\x03\x01\n", b"{", b"x" * 4096)[number % 4])
+            started = time.monotonic()
+            assert echoed(peer, b"ping") == b"ping"
+            assert time.monotonic() - started < 2
+    assert opened.gateway.census().over_limit > 0
+    assert LinkState.RECONNECTING not in opened.observer.link_states()
 
 
 def test_a_worker_told_to_end_stops_its_kernel_says_goodbye_and_leaves(tunnel: Callable[..., Tunnel]) -> None:

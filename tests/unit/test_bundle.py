@@ -30,7 +30,9 @@ def test_a_damaged_one_is_replaced(tmp_path: Path) -> None:
 
 
 def test_only_what_runs_on_a_node_is_shipped(tmp_path: Path) -> None:
-    names = zipfile.ZipFile(write_worker_zipapp(tmp_path)).namelist()
+    archive = zipfile.ZipFile(write_worker_zipapp(tmp_path))
+    names = archive.namelist()
+    assert {member.date_time for member in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}, "no clock in the bytes"
     folders = {name.split("/")[1] for name in names if name.count("/") > 1}
     assert folders == {"sandbox", "transport", "wire", "worker"}
     assert not [name for name in names if "__pycache__" in name or not name.endswith(".py")]

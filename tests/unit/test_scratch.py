@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from openai4s_provisioner.worker.scratch import Scratch, scratch_path
+from openai4s_provisioner.worker.scratch import make_scratch, scratch_path
 
 
 def test_it_is_private_and_lies_where_the_allocation_says() -> None:
-    scratch = Scratch("alloc", 0)
+    scratch = make_scratch("alloc", 0)
     assert scratch.path == scratch_path("alloc", 0)
     assert os.stat(scratch.path).st_mode & 0o777 == 0o700
     scratch.remove()
@@ -19,10 +19,10 @@ def test_it_is_private_and_lies_where_the_allocation_says() -> None:
 
 
 def test_what_a_dead_worker_left_is_removed_and_what_a_living_one_uses_is_not() -> None:
-    living, dead = Scratch("living", 0), Scratch("dead", 0)
+    living, dead = make_scratch("living", 0), make_scratch("dead", 0)
     (Path(dead.path) / "spool").write_bytes(b"x")
     os.close(dead._lock)
-    other = Scratch("other", 1)
+    other = make_scratch("other", 1)
     assert os.path.exists(living.path)
     assert not os.path.exists(dead.path)
     living.remove()
@@ -34,7 +34,7 @@ def test_a_name_that_somebody_took_is_refused() -> None:
     taken.mkdir()
     (taken / "theirs").write_text("x")
     with pytest.raises(OSError, match="not empty"):
-        Scratch("alloc", 0)
+        make_scratch("alloc", 0)
 
 
 def test_a_long_temporary_folder_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

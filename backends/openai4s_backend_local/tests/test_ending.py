@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from openai4s_backend_local import outcome, process_tree, shim
+from openai4s_backend_local import process_tree, shim
 from openai4s_backend_local.process_tree import Life, Standing
-from openai4s_backend_local.receipts import Ended, Exit, Receipt, Receipts, Started
+from openai4s_backend_local.receipts import Receipts, Started
 
 from openai4s_provisioner.orchestration.errors import CouldNotAsk
 from openai4s_provisioner.orchestration.models import ExternalHandle
@@ -24,7 +24,8 @@ from openai4s_provisioner.orchestration.ports import AllocationBackend, Allocati
 from openai4s_provisioner.orchestration.reasons import Reason
 from openai4s_provisioner.testing.backend_contract import with_backend
 from openai4s_provisioner.testing.backend_lab import BackendLab, handle_of
-from openai4s_provisioner.worker.exit_codes import ExitCode
+
+from .bench import abandoned_claim, run_shim
 
 
 def shim_of(lab: BackendLab, request: AllocationRequest) -> shim.Process:
@@ -263,8 +264,6 @@ def test_a_worker_that_cannot_be_started_is_said(backend_lab: BackendLab, tmp_pa
 
 
 def test_a_cancel_that_comes_before_the_shim_published_starts_no_worker(backend_lab: BackendLab) -> None:
-    from .test_launching import abandoned_claim, run_shim
-
     request = backend_lab.request()
     receipts = abandoned_claim(backend_lab, request)
     lock = receipts.take_launch_lock(request.token)
@@ -366,53 +365,3 @@ def test_the_log_shows_what_the_worker_said(backend_lab: BackendLab) -> None:
         assert plain.attempt_dir / "worker-0.log" in diagnostics.log_paths
 
     with_backend(backend_lab, scenario)
-
-
-# The table of outcomes
-
-_STARTED = Started(pid=1, start_time=1, boot_id="b", host="h", allocation_id="a", started_at=0.0)
-
-
-def _receipt(ended: Ended | None = None, worker: Exit | None = None, cancel_asked: bool = False) -> Receipt:
-    return Receipt("t", None, _STARTED, worker, ended, cancel_asked)
-
-
-@pytest.mark.parametrize(
-    ("exit_", "state", "reason"),
-    [
-        (Exit(0, None), Observed.COMPLETED, None),
-        (Exit(1, None), Observed.FAILED, Reason.WORKER_LOST),
-        (Exit(None, 9), Observed.FAILED, Reason.WORKER_LOST),
-        (Exit(ExitCode.SERVER_GONE, None), Observed.FAILED, Reason.SERVER_GONE),
-        (Exit(ExitCode.NEVER_REGISTERED, None), Observed.FAILED, Reason.WORKER_REGISTRATION_TIMEOUT),
-        (Exit(ExitCode.BAD_ATTEMPT, None), Observed.FAILED, Reason.BOOTSTRAP_FAILED),
-        (Exit(ExitCode.BAD_USAGE, None), Observed.FAILED, Reason.BOOTSTRAP_FAILED),
-    ],
-)
-def test_every_exit_of_a_worker_has_its_line(exit_: Exit, state: Observed, reason: Reason | None) -> None:
-    seen = outcome.observation(_receipt(Ended(shim.EXITED, exit_)), Standing(Life.NOTHING))
-    assert (seen.state, seen.reason, seen.exit_code) == (state, reason, exit_.exit_code)
-
-
-def test_every_exit_code_of_the_worker_is_in_the_table() -> None:
-    assert set(outcome._EXIT_CODES) == set(ExitCode)
-
-
-def test_every_word_of_the_shim_is_in_the_table_and_a_strange_one_is_a_lost_worker() -> None:
-    words = {shim.CANCELLED, shim.TERMINATED, shim.TIME_LIMIT, shim.NOT_STARTED}
-    assert set(outcome._WORDS) == words
-    strange = outcome.observation(_receipt(Ended("vanished", Exit(0, None))), Standing(Life.NOTHING))
-    assert (strange.state, strange.reason) == (Observed.FAILED, Reason.WORKER_LOST)
-    assert "vanished" in strange.backend_detail
-
-
-@pytest.mark.parametrize("life", list(Life))
-def test_an_end_that_was_written_is_final_whatever_is_seen(life: Life) -> None:
-    receipt = _receipt(Ended(shim.EXITED, Exit(0, None)), cancel_asked=True)
-    assert outcome.observation(receipt, Standing(life)).state is Observed.COMPLETED
-
-
-def test_an_allocation_that_was_asked_to_end_is_ending_while_anything_lives() -> None:
-    for life in (Life.LED, Life.LEADERLESS):
-        assert outcome.observation(_receipt(cancel_asked=True), Standing(life)).state is Observed.ENDING
-        assert outcome.observation(_receipt(), Standing(life)).state is Observed.RUNNING

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StateError
+from ..private_folder import prepare_folder
 from .filesystem import is_local_folder
 
 FILE_NAME = "state.db"
@@ -173,16 +174,6 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: Mapping[int,
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-
-
-def prepare_folder(folder: Path) -> None:
-    """Make a private folder, or make sure that it is one."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    about = folder.stat()
-    if about.st_uid != os.geteuid():
-        raise StateError(f"{folder}: this folder belongs to somebody else. Name a state folder of your own.")
-    if stat.S_IMODE(about.st_mode) & 0o077:
-        folder.chmod(0o700)
 
 
 def _publish_new(path: Path) -> None:

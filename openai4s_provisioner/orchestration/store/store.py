@@ -27,7 +27,7 @@ from ..phases import PhaseEvent, ending_event, next_phase
 from ..reasons import Reason
 from . import rows
 from .entries import Ending, NewSession
-from .rows import DaemonRow, EventRow, LaunchRow, Situation
+from .rows import EventRow, LaunchRow, Situation
 from .sqlite import Database
 
 _MAX_DETAIL_CHARS = 8192
@@ -37,42 +37,14 @@ class Store:
     """The durable state of one person's sessions. Raises StateError when the file cannot be used."""
 
     def __init__(self, state_dir: Path) -> None:
-        self._db = Database(state_dir)
+        self.db = Database(state_dir)
 
     @property
     def path(self) -> Path:
-        return self._db.path
+        return self.db.path
 
     def close(self) -> None:
-        self._db.close()
-
-    # -- who drives what -------------------------------------------------------------------------------------------
-
-    def register_daemon(self, daemon_id: str, host: str, boot_id: str, pid: int, now: float) -> None:
-        self._db.write("insert_daemon", daemon_id=daemon_id, host=host, boot_id=boot_id, pid=pid, now=now)
-
-    def beat(self, daemon_id: str, now: float) -> None:
-        self._db.write("beat", daemon_id=daemon_id, now=now)
-
-    def retire_daemon(self, daemon_id: str, now: float) -> None:
-        self._db.write("retire_daemon", daemon_id=daemon_id, now=now)
-
-    def other_drivers(self, daemon_id: str) -> list[DaemonRow]:
-        """The other processes that have something left to drive or to clear away."""
-        return [rows.daemon_from(row) for row in self._db.rows("other_drivers", daemon_id=daemon_id)]
-
-    def adopt(self, dead: DaemonRow, daemon_id: str, now: float) -> list[str]:
-        """Take over what a dead process drove: compare-and-set on its owner and on the beat that was judged.
-
-        A submission whose fate it left open gets its settle window anew: the call may still be on its way.
-        """
-        with self._db.transaction():
-            taken = self._db.rows("adopt", daemon_id=daemon_id, dead=dead.daemon_id, beat_at=dead.beat_at)
-            self._db.write("adopt_debris", daemon_id=daemon_id, dead=dead.daemon_id)
-            for (workload_id,) in taken:
-                self._db.write("restamp_unknown", workload_id=workload_id, now=now)
-                self._event(workload_id, "adopted", daemon_id, None, f"from {dead.daemon_id}", now)
-            return [workload_id for (workload_id,) in taken]
+        self.db.close()
 
     # -- wishes ----------------------------------------------------------------------------------------------------
 
@@ -81,14 +53,14 @@ class Store:
 
         Raises Refused(QUOTA_EXCEEDED): counted inside, so that two processes cannot both take the last place.
         """
-        with self._db.transaction():
+        with self.db.transaction():
             if self.active_sessions(new.owner) >= new.max_sessions:
                 raise Refused(Reason.QUOTA_EXCEEDED, Reason.QUOTA_EXCEEDED.sentence)
             if self.workload_of_kernel(new.kernel_id) is not None:
                 raise Refused(
                     Reason.INVALID_SPEC, "This kernel already holds a session. Restart it, or shut it down first."
                 )
-            self._db.write(
+            self.db.write(
                 "insert_workload",
                 workload_id=new.workload_id,
                 kind=Kind.SESSION,
@@ -99,7 +71,7 @@ class Store:
                 epoch=1,
                 now=now,
             )
-            self._db.write(
+            self.db.write(
                 "insert_allocation",
                 allocation_id=new.allocation_id,
                 workload_id=new.workload_id,
@@ -110,7 +82,7 @@ class Store:
                 now=now,
             )
             self._bind(new.workload_id, new.kernel_id, new.launch_id, new.spec.notebook_path, new.leases, now)
-            self._event(new.workload_id, "opened", new.owner, None, new.profile, now)
+            self.note(new.workload_id, "opened", new.owner, None, new.profile, now)
 
     def bind_launch(
         self, workload_id: str, kernel_id: str, launch_id: str, notebook_path: str, leases: LeasePolicy, now: float
@@ -119,7 +91,7 @@ class Store:
 
         Raises SessionEnded when the session has ended or is being stopped (INV-4: nothing new is submitted for it).
         """
-        with self._db.transaction():
+        with self.db.transaction():
             situation = self._situation(workload_id)
             workload = situation.workload
             if workload.phase.is_terminal or workload.desired is Desired.STOPPED:
@@ -127,27 +99,27 @@ class Store:
                 raise SessionEnded(reason, f"{reason.sentence} {workload.reason_detail}".strip())
             held = {binding.kernel_id for binding in situation.bindings if binding.released_at is None}
             if kernel_id in held:
-                self._db.write(
+                self.db.write(
                     "insert_launch", workload_id=workload_id, kernel_id=kernel_id, launch_id=launch_id, now=now
                 )
-                self._db.write("rebind_launch", workload_id=workload_id, kernel_id=kernel_id, launch_id=launch_id)
+                self.db.write("rebind_launch", workload_id=workload_id, kernel_id=kernel_id, launch_id=launch_id)
             else:
                 self._bind(workload_id, kernel_id, launch_id, notebook_path, leases, now)
             return situation.allocation
 
     def request_stop(self, workload_id: str, reason: Reason, detail: str, actor: str, now: float) -> bool:
         """Wish the session stopped. True for the first wish; a later one changes nothing and is still recorded."""
-        with self._db.transaction():
+        with self.db.transaction():
             return self._wish_stopped(workload_id, reason, detail, actor, now)
 
     def release_kernel(self, kernel_id: str, reason: Reason, actor: str, now: float) -> str | None:
         """Give a kernel back. The allocation ends with its last kernel, in the same commit. Its workload, or None."""
-        with self._db.transaction():
-            released = self._db.rows("release_binding", kernel_id=kernel_id, now=now)
+        with self.db.transaction():
+            released = self.db.rows("release_binding", kernel_id=kernel_id, now=now)
             if not released:
                 return None
             workload_id: str = released[0]["workload_id"]
-            self._event(workload_id, "kernel_released", actor, reason, kernel_id, now)
+            self.note(workload_id, "kernel_released", actor, reason, kernel_id, now)
             (held,) = self._one("held_bindings", workload_id=workload_id)
             if held == 0:
                 self._wish_stopped(workload_id, reason, "", actor, now)
@@ -160,8 +132,8 @@ class Store:
 
         Compare-and-set on the wish, the driver, and the state of knowledge that the decision was made on.
         """
-        with self._db.transaction():
-            begun = self._db.write(
+        with self.db.transaction():
+            begun = self.db.write(
                 "begin_submit",
                 allocation_id=allocation.allocation_id,
                 unknown_since=allocation.submit_unknown_since,
@@ -172,25 +144,25 @@ class Store:
 
     def submit_unknown(self, allocation_id: str, backend_detail: str, now: float) -> None:
         """The call came back without an answer: the settle window begins now."""
-        self._db.write("submit_unknown", allocation_id=allocation_id, backend_detail=_bounded(backend_detail), now=now)
+        self.db.write("submit_unknown", allocation_id=allocation_id, backend_detail=_bounded(backend_detail), now=now)
 
     def handle_known(self, allocation_id: str, handle: ExternalHandle) -> None:
-        with self._db.transaction():
+        with self.db.transaction():
             allocation = self._allocation(allocation_id)
             after = next_phase(allocation.phase, PhaseEvent.HANDLE_KNOWN)
-            self._db.write(
+            self.db.write(
                 "set_handle", allocation_id=allocation_id, handle=handle.value, phase=after, before=allocation.phase
             )
             self._follow(allocation, after)
 
     def advance(self, allocation_id: str, event: PhaseEvent, now: float) -> Phase:
         """Apply GRANTED, READY or RELEASE. Raises IllegalTransition and changes nothing otherwise."""
-        with self._db.transaction():
+        with self.db.transaction():
             allocation = self._allocation(allocation_id)
             after = next_phase(allocation.phase, event)
             if after.is_terminal or event is PhaseEvent.HANDLE_KNOWN:
                 raise IllegalTransition(f"{event} needs more than a phase")
-            self._db.write(
+            self.db.write(
                 "set_allocation_phase",
                 allocation_id=allocation_id,
                 phase=after,
@@ -199,16 +171,16 @@ class Store:
             )
             self._follow(allocation, after)
             if event is PhaseEvent.RELEASE:
-                self._event(allocation.workload_id, "releasing", "reconciler", None, "", now)
+                self.note(allocation.workload_id, "releasing", "reconciler", None, "", now)
             return after
 
     def end(self, allocation_id: str, ending: Ending, now: float) -> None:
         """Terminal, final (INV-6): attempt and workload, bindings, resume keys, and what is to be cleared away."""
-        with self._db.transaction():
+        with self.db.transaction():
             allocation = self._allocation(allocation_id)
             after = next_phase(allocation.phase, ending_event(ending.phase))
             workload_id = allocation.workload_id
-            self._db.write(
+            self.db.write(
                 "end_allocation",
                 allocation_id=allocation_id,
                 phase=after,
@@ -217,7 +189,7 @@ class Store:
                 backend_detail=_bounded(ending.backend_detail),
                 now=now,
             )
-            self._db.write(
+            self.db.write(
                 "end_workload",
                 workload_id=workload_id,
                 epoch=allocation.epoch,
@@ -226,16 +198,16 @@ class Store:
                 detail=_bounded(ending.detail),
                 now=now,
             )
-            self._db.write("release_bindings", workload_id=workload_id, now=now)
-            self._db.write("forget_resume_keys", allocation_id=allocation_id)
-            self._db.write("insert_debris", allocation_id=allocation_id, now=now)
-            self._event(workload_id, "ended", "reconciler", ending.reason, f"{after}: {ending.detail}", now)
+            self.db.write("release_bindings", workload_id=workload_id, now=now)
+            self.db.write("forget_resume_keys", allocation_id=allocation_id)
+            self.db.write("insert_debris", allocation_id=allocation_id, now=now)
+            self.note(workload_id, "ended", "reconciler", ending.reason, f"{after}: {ending.detail}", now)
 
     def note_gone(self, allocation_id: str, since: float | None) -> None:
-        self._db.write("set_gone_since", allocation_id=allocation_id, gone_since=since)
+        self.db.write("set_gone_since", allocation_id=allocation_id, gone_since=since)
 
     def note_waiting(self, allocation_id: str, waiting: str, backend_detail: str) -> None:
-        self._db.write(
+        self.db.write(
             "set_waiting",
             allocation_id=allocation_id,
             waiting=_bounded(waiting),
@@ -243,24 +215,24 @@ class Store:
         )
 
     def drain_begun(self, allocation_id: str, now: float) -> None:
-        self._db.write("set_drain_since", allocation_id=allocation_id, now=now)
+        self.db.write("set_drain_since", allocation_id=allocation_id, now=now)
 
     def cancel_asked(self, allocation_id: str, now: float) -> None:
-        self._db.write("set_cancel_asked", allocation_id=allocation_id, now=now)
+        self.db.write("set_cancel_asked", allocation_id=allocation_id, now=now)
 
     def debris(self, daemon_id: str) -> list[Allocation]:
         """Ended attempts of ours that still leave something outside this file."""
-        return [rows.allocation_from(row) for row in self._db.rows("debris", daemon_id=daemon_id)]
+        return [rows.allocation_from(row) for row in self.db.rows("debris", daemon_id=daemon_id)]
 
     def debris_cleared(self, allocation_id: str) -> None:
-        self._db.write("delete_debris", allocation_id=allocation_id)
+        self.db.write("delete_debris", allocation_id=allocation_id)
 
     # -- facts about workers and kernels ---------------------------------------------------------------------------
 
     def register_worker(self, who: Registration, nonce: str, resume_key: bytes, host: str, now: float) -> bool:
         """Check the live epoch, burn the credential and keep the resume key, in one commit. False: refuse."""
-        with self._db.transaction():
-            burned = self._db.rows(
+        with self.db.transaction():
+            burned = self.db.rows(
                 "register_worker",
                 workload_id=who.workload_id,
                 allocation_id=who.allocation_id,
@@ -274,17 +246,17 @@ class Store:
             return len(burned) == 1
 
     def resume_key(self, allocation_id: str, rank: int) -> bytes | None:
-        found = self._db.row("resume_key", allocation_id=allocation_id, rank=rank)
+        found = self.db.row("resume_key", allocation_id=allocation_id, rank=rank)
         return None if found is None else found["resume_key"]
 
     def is_expected(self, allocation_id: str, epoch: int) -> bool:
-        return self._db.row("is_expected", allocation_id=allocation_id, epoch=epoch) is not None
+        return self.db.row("is_expected", allocation_id=allocation_id, epoch=epoch) is not None
 
     def worker_link(self, allocation_id: str, rank: int, link: LinkState, now: float) -> None:
-        self._db.write("set_link", allocation_id=allocation_id, rank=rank, link=link, now=now)
+        self.db.write("set_link", allocation_id=allocation_id, rank=rank, link=link, now=now)
 
     def worker_ended(self, allocation_id: str, rank: int, exit_code: int | None, reason: str, now: float) -> None:
-        self._db.write(
+        self.db.write(
             "end_worker",
             allocation_id=allocation_id,
             rank=rank,
@@ -294,21 +266,21 @@ class Store:
         )
 
     def workspace(self, allocation_id: str, rank: int, ready: bool, detail: str) -> None:
-        self._db.write(
+        self.db.write(
             "set_workspace", allocation_id=allocation_id, rank=rank, ready=int(ready), detail=_bounded(detail)
         )
 
     def kernel_isolated(self, launch_id: str, isolated: bool) -> None:
-        self._db.write("set_isolated", launch_id=launch_id, isolated=int(isolated))
+        self.db.write("set_isolated", launch_id=launch_id, isolated=int(isolated))
 
     def kernel_started(self, launch_id: str, pid: int, now: float) -> None:
-        self._db.write("set_kernel_started", launch_id=launch_id, pid=pid, now=now)
+        self.db.write("set_kernel_started", launch_id=launch_id, pid=pid, now=now)
 
     def kernel_ready(self, launch_id: str, now: float) -> None:
-        self._db.write("set_kernel_ready", launch_id=launch_id, now=now)
+        self.db.write("set_kernel_ready", launch_id=launch_id, now=now)
 
     def kernel_exited(self, ended: KernelExit) -> None:
-        self._db.write(
+        self.db.write(
             "set_kernel_exited",
             launch_id=ended.launch_id,
             exit_code=ended.exit_code,
@@ -321,42 +293,42 @@ class Store:
         self, workload_id: str | None, kind: str, actor: str, reason: Reason | None, detail: str, now: float
     ) -> None:
         """INV-12: who did what, when and why."""
-        with self._db.transaction():
-            self._event(workload_id, kind, actor, reason, detail, now)
+        with self.db.transaction():
+            self.note(workload_id, kind, actor, reason, detail, now)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def situation(self, workload_id: str) -> Situation | None:
-        with self._db.snapshot():
-            if self._db.row("workload", workload_id=workload_id) is None:
+        with self.db.snapshot():
+            if self.db.row("workload", workload_id=workload_id) is None:
                 return None
             return self._situation(workload_id)
 
     def situations(self, daemon_id: str, only: Sequence[str] | None = None) -> list[Situation]:
         """Every unfinished workload that this process drives, or those of `only` among them."""
-        with self._db.snapshot():
-            driven = [row["workload_id"] for row in self._db.rows("driven", daemon_id=daemon_id)]
+        with self.db.snapshot():
+            driven = [row["workload_id"] for row in self.db.rows("driven", daemon_id=daemon_id)]
             return [self._situation(each) for each in driven if only is None or each in only]
 
     def driver_of(self, workload_id: str) -> str | None:
-        found = self._db.row("driver_of", workload_id=workload_id)
+        found = self.db.row("driver_of", workload_id=workload_id)
         return None if found is None else found["owner_daemon"]
 
     def workload(self, workload_id: str) -> Workload | None:
-        found = self._db.row("workload", workload_id=workload_id)
+        found = self.db.row("workload", workload_id=workload_id)
         return None if found is None else rows.workload_from(found)
 
     def allocation(self, allocation_id: str) -> Allocation | None:
-        found = self._db.row("allocation", allocation_id=allocation_id)
+        found = self.db.row("allocation", allocation_id=allocation_id)
         return None if found is None else rows.allocation_from(found)
 
     def launch(self, launch_id: str) -> LaunchRow | None:
-        found = self._db.row("launch", launch_id=launch_id)
+        found = self.db.row("launch", launch_id=launch_id)
         return None if found is None else rows.launch_from(found)
 
     def workload_of_kernel(self, kernel_id: str) -> str | None:
         """The workload that holds this kernel now."""
-        found = self._db.row("held_binding", kernel_id=kernel_id)
+        found = self.db.row("held_binding", kernel_id=kernel_id)
         return None if found is None else found["workload_id"]
 
     def active_sessions(self, owner: str) -> int:
@@ -364,12 +336,12 @@ class Store:
         return int(count)
 
     def events(self, workload_id: str | None) -> list[EventRow]:
-        return [rows.event_from(row) for row in self._db.rows("events_of", workload_id=workload_id)]
+        return [rows.event_from(row) for row in self.db.rows("events_of", workload_id=workload_id)]
 
     # -- shared by the above, inside their transaction -------------------------------------------------------------
 
     def _one(self, name: str, **values: object) -> sqlite3.Row:
-        found = self._db.row(name, **values)
+        found = self.db.row(name, **values)
         if found is None:
             raise StateError(f"{self.path}: a row that must be there is missing. Restore the file from a copy.")
         return found
@@ -382,34 +354,34 @@ class Store:
         return Situation(
             workload=rows.workload_from(self._one("workload", workload_id=workload_id)),
             allocation=allocation,
-            workers=tuple(map(rows.worker_from, self._db.rows("workers", allocation_id=allocation.allocation_id))),
-            bindings=tuple(map(rows.binding_from, self._db.rows("bindings", workload_id=workload_id))),
-            launches=tuple(map(rows.launch_from, self._db.rows("current_launches", workload_id=workload_id))),
+            workers=tuple(map(rows.worker_from, self.db.rows("workers", allocation_id=allocation.allocation_id))),
+            bindings=tuple(map(rows.binding_from, self.db.rows("bindings", workload_id=workload_id))),
+            launches=tuple(map(rows.launch_from, self.db.rows("current_launches", workload_id=workload_id))),
         )
 
     def _bind(
         self, workload_id: str, kernel_id: str, launch_id: str, notebook_path: str, leases: LeasePolicy, now: float
     ) -> None:
         names = {"workload_id": workload_id, "kernel_id": kernel_id, "now": now}
-        self._db.write("insert_binding", notebook_path=notebook_path, launch_id=launch_id, **names)
-        self._db.write("insert_launch", launch_id=launch_id, **names)
-        self._db.write("insert_lease", idle_ttl_s=leases.idle_ttl_s, max_lifetime_s=leases.max_lifetime_s, **names)
+        self.db.write("insert_binding", notebook_path=notebook_path, launch_id=launch_id, **names)
+        self.db.write("insert_launch", launch_id=launch_id, **names)
+        self.db.write("insert_lease", idle_ttl_s=leases.idle_ttl_s, max_lifetime_s=leases.max_lifetime_s, **names)
 
     def _follow(self, allocation: Allocation, phase: Phase) -> None:
         """The workload repeats the phase of its newest attempt."""
-        self._db.write("set_workload_phase", workload_id=allocation.workload_id, epoch=allocation.epoch, phase=phase)
+        self.db.write("set_workload_phase", workload_id=allocation.workload_id, epoch=allocation.epoch, phase=phase)
 
     def _wish_stopped(self, workload_id: str, reason: Reason, detail: str, actor: str, now: float) -> bool:
         values = {"workload_id": workload_id, "reason": reason, "detail": _bounded(detail), "actor": actor, "now": now}
-        first = self._db.write("wish_stopped", **values) == 1
+        first = self.db.write("wish_stopped", **values) == 1
         kind = "stop_requested" if first else "stop_requested_again"
-        self._event(workload_id, kind, actor, reason, detail, now)
+        self.note(workload_id, kind, actor, reason, detail, now)
         return first
 
-    def _event(
+    def note(
         self, workload_id: str | None, kind: str, actor: str, reason: Reason | None, detail: str, now: float
     ) -> None:
-        self._db.write(
+        self.db.write(
             "insert_event",
             workload_id=workload_id,
             kind=kind,

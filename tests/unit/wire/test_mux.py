@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import struct
 
 import pytest
@@ -159,7 +158,7 @@ def test_streams_of_one_class_take_turns_by_the_chunk() -> None:
 
 
 def test_small_writes_travel_in_one_frame() -> None:
-    server, worker, stream = opened()
+    server, _, stream = opened()
     for _ in range(100):
         server.write(stream, b"0123456789")
     (frame,) = frames_of(server)
@@ -289,7 +288,7 @@ def test_only_the_end_that_opens_may_open() -> None:
 
 
 def test_data_after_the_end_is_refused() -> None:
-    server, worker, stream = opened()
+    _, worker, stream = opened()
     worker.receive(Frame(FrameType.FIN, stream, b""))
     for kind, payload in ((FrameType.DATA, b"x"), (FrameType.FIN, b"")):
         with pytest.raises(ProtocolError):
@@ -318,14 +317,15 @@ def test_more_streams_than_the_limit_are_refused() -> None:
 def test_a_peer_that_makes_us_answer_and_never_reads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mux_module, "MAX_REPLIES", 100)
     _, worker = pair()
+    for stream in range(1, 51):
+        worker.receive(open_frame(stream))
+        worker.receive(Frame(FrameType.RESET, stream, b""))
     with pytest.raises(ProtocolError, match="does not read"):
-        for stream in range(1, 200):
-            worker.receive(open_frame(stream))
-            worker.receive(Frame(FrameType.RESET, stream, b""))
+        worker.receive(open_frame(51))
 
 
 def test_an_owner_cannot_write_after_finishing_nor_consume_what_never_came() -> None:
-    server, worker, stream = opened()
+    server, _, stream = opened()
     server.finish(stream)
     with pytest.raises(ProtocolError):
         server.write(stream, b"x")
@@ -342,7 +342,6 @@ def test_a_control_message_over_the_bound_or_not_json_is_refused_where_it_is_sen
     with pytest.raises(TypeError):
         server.send_control({"a": object()})
     assert server.is_idle
-    assert json.loads(b"{}") == {}
 
 
 def test_the_table_ends_every_stream() -> None:

@@ -9,7 +9,7 @@ from openai4s_provisioner.wire.resume import Incoming, Outgoing
 
 
 def send(outgoing: Outgoing, size: int) -> bytes:
-    """Hands up to `size` bytes to a pretend socket."""
+    """Hands up to `size` bytes to a pretend socket, which is offered whole segments."""
     sent = b""
     while len(sent) < size and (view := outgoing.next_bytes()):
         part = bytes(view[: size - len(sent)])
@@ -47,7 +47,7 @@ def test_a_cut_within_a_segment_that_was_half_sent() -> None:
 
 @pytest.mark.parametrize("offset", [0, 3, 8, 1000])
 def test_resuming_at_an_offset_that_was_given_up_or_never_sent_is_refused_and_changes_nothing(offset: int) -> None:
-    outgoing = produced(b"0123456789")
+    outgoing = produced(b"0123456", b"789")
     send(outgoing, 7)
     outgoing.acknowledge(4)
     with pytest.raises(ProtocolError):
@@ -57,11 +57,31 @@ def test_resuming_at_an_offset_that_was_given_up_or_never_sent_is_refused_and_ch
 
 
 def test_an_acknowledgement_of_what_was_never_sent_is_refused() -> None:
-    outgoing = produced(b"0123456789")
+    outgoing = produced(b"0123456", b"789")
     send(outgoing, 7)
     with pytest.raises(ProtocolError):
         outgoing.acknowledge(8)
     assert outgoing.acknowledged == 0
+
+
+@pytest.mark.parametrize("is_acknowledged_first", [False, True])
+def test_a_layer_that_sent_more_than_it_has_admitted_is_believed(is_acknowledged_first: bool) -> None:
+    """OpenSSL sends the first records of a write, then asks for the same write again: the peer is ahead of us."""
+    outgoing = produced(b"0123456789", b"ab")
+    send(outgoing, 2)
+    assert bytes(outgoing.next_bytes()) == b"23456789"
+    if is_acknowledged_first:
+        outgoing.acknowledge(6)
+        assert bytes(outgoing.next_bytes()) == b"23456789"
+    outgoing.resume(8)
+    assert send(outgoing, 100) == b"89ab"
+
+
+def test_a_peer_that_has_all_that_was_offered_gets_what_comes_behind_it() -> None:
+    outgoing = produced(b"0123456789", b"ab")
+    outgoing.next_bytes()
+    outgoing.resume(10)
+    assert send(outgoing, 100) == b"ab"
 
 
 def test_an_old_acknowledgement_that_was_replayed_is_no_news() -> None:

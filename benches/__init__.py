@@ -1,0 +1,1 @@
+"""Benchmarks: each prints figures, and decides nothing. `./dev bench NAME` starts them."""

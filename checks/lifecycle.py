@@ -1,0 +1,11 @@
+"""Interrupt, restart, shutdown and sudden death: the stated outcome each, and nothing left behind."""
+
+from __future__ import annotations
+
+import sys
+
+from .parts.report import run
+from .parts.suite import run_tests
+
+if __name__ == "__main__":
+    sys.exit(run("lifecycle", lambda report: run_tests(report, "tests/integration/test_lifecycle.py")))

@@ -1,0 +1,38 @@
+"""Which process drives which workload, as rows. Functions for the store's thread; `daemons` judges who is alive."""
+
+from __future__ import annotations
+
+from . import rows
+from .rows import DaemonRow
+from .store import Store
+
+
+def register(store: Store, daemon_id: str, host: str, boot_id: str, pid: int, now: float) -> None:
+    store.db.write("insert_daemon", daemon_id=daemon_id, host=host, boot_id=boot_id, pid=pid, now=now)
+
+
+def beat(store: Store, daemon_id: str, now: float) -> None:
+    store.db.write("beat", daemon_id=daemon_id, now=now)
+
+
+def retire(store: Store, daemon_id: str, now: float) -> None:
+    store.db.write("retire_daemon", daemon_id=daemon_id, now=now)
+
+
+def other_drivers(store: Store, daemon_id: str) -> list[DaemonRow]:
+    """The other processes that have something left to drive or to clear away."""
+    return [rows.daemon_from(row) for row in store.db.rows("other_drivers", daemon_id=daemon_id)]
+
+
+def adopt(store: Store, dead: DaemonRow, daemon_id: str, now: float) -> list[str]:
+    """Take over what a dead process drove: compare-and-set on its owner and on the beat that was judged.
+
+    A submission whose fate it left open gets its settle window anew: the call may still be on its way.
+    """
+    with store.db.transaction():
+        taken = store.db.rows("adopt", daemon_id=daemon_id, dead=dead.daemon_id, beat_at=dead.beat_at)
+        store.db.write("adopt_debris", daemon_id=daemon_id, dead=dead.daemon_id)
+        for (workload_id,) in taken:
+            store.db.write("restamp_unknown", workload_id=workload_id, now=now)
+            store.note(workload_id, "adopted", daemon_id, None, f"from {dead.daemon_id}", now)
+        return [workload_id for (workload_id,) in taken]

@@ -1,0 +1,38 @@
+"""What the documentation must not forget: every key of `cluster.toml`, and every command of `./dev` that it names."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import fields
+
+import pytest
+
+from openai4s_provisioner.orchestration.config import Limits, Policy
+from openai4s_provisioner.orchestration.models import LeasePolicy, ResourceProfile
+
+from .tree import REPOSITORY
+
+NOT_A_KEY = {"name", "leases", "backend_options"}
+KEYS = sorted(
+    {field.name for table in (Limits, Policy, LeasePolicy, ResourceProfile) for field in fields(table)} - NOT_A_KEY
+)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_of_cluster_toml_is_explained_to_administrators(key: str) -> None:
+    assert f"`{key}`" in (REPOSITORY / "docs" / "admins.md").read_text(encoding="utf-8")
+
+
+def test_every_dev_command_that_is_written_about_exists() -> None:
+    documents = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "docs").glob("*.md")]
+    named = {word for document in documents for word in re.findall(r"`?\./dev ([a-z]+)", document.read_text("utf-8"))}
+    usage = subprocess.run([REPOSITORY / "dev", "help"], capture_output=True, text=True, check=True).stdout
+    assert named
+    assert named <= set(re.findall(r"^  ([a-z]+)", usage, re.MULTILINE))
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for document in [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text("utf-8")):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
