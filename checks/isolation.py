@@ -7,5 +7,7 @@ import sys
 from .parts.report import run
 from .parts.suite import run_tests
 
+FILES = ("tests/integration/test_isolation.py", "tests/integration/sandbox")
+
 if __name__ == "__main__":
-    sys.exit(run("isolation", lambda report: run_tests(report, "tests/integration/test_isolation.py")))
+    sys.exit(run("isolation", lambda report: run_tests(report, *FILES)))

@@ -7,5 +7,7 @@ import sys
 from .parts.report import run
 from .parts.suite import run_tests
 
+FILES = ("tests/integration/test_lifecycle.py", "tests/integration/test_server_death.py")
+
 if __name__ == "__main__":
-    sys.exit(run("lifecycle", lambda report: run_tests(report, "tests/integration/test_lifecycle.py")))
+    sys.exit(run("lifecycle", lambda report: run_tests(report, *FILES)))

@@ -11,10 +11,9 @@ import asyncio
 import sys
 import time
 
-import psutil
-
 from openai4s_provisioner.orchestration.models import Condition
 
+from .parts.leftovers import described, processes_of
 from .parts.notebook import Conditions, run_notebook
 from .parts.place import LOCAL_KERNEL, REPOSITORY, SESSION_KERNEL, Place, install_session_kernel, private_place
 from .parts.report import Report, run
@@ -39,7 +38,7 @@ def main() -> int:
                 asyncio.run(_with_a_server(report, place, local))
                 _synchronously(report, place, local)
                 _with_papermill(report, place)
-            _nothing_left(report)
+            _nothing_left(report, place)
 
     return run("session", body)
 
@@ -135,12 +134,12 @@ def _with_papermill(report: Report, place: Place) -> None:
     )
 
 
-def _nothing_left(report: Report) -> None:
-    deadline = time.monotonic() + 20
-    while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
-        psutil.wait_procs(left, timeout=0.5)
+def _nothing_left(report: Report, place: Place) -> None:
     report.section("afterwards")
-    report.expect(not left, f"no process is left ({len(left)} are)")
+    deadline = time.monotonic() + 20
+    while (left := processes_of(str(place.root))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    report.expect(not left, f"no process is left {described(left)}".strip())
 
 
 if __name__ == "__main__":

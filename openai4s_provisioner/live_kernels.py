@@ -233,5 +233,7 @@ def _connection_info(launch: KernelLaunch, endpoint: Endpoint) -> Mapping[str, A
         "ip": endpoint.ip,
         "key": launch.key,
         "signature_scheme": launch.signature_scheme,
+        "curve_publickey": launch.curve_publickey,
+        "curve_secretkey": launch.curve_secretkey,
         **ports,
     }

@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 import pytest
 
+from checks.parts.leftovers import described, processes_of
 from checks.parts.place import FOREIGN_SETTINGS, REPOSITORY, Place, make_place
 
 RUN_MARK = "OPENAI4S_TEST_RUN"
@@ -141,38 +142,15 @@ def _end_processes_of(uid: int) -> None:
                 process.send_signal(signal.SIGKILL)
 
 
-def processes_of(text: str) -> list[psutil.Process]:
-    """Living processes, other than this one, whose command line or environment holds `text`."""
-    found = []
-    for process in psutil.process_iter():
-        if process.pid == os.getpid():
-            continue
-        with contextlib.suppress(psutil.Error):
-            # `environ` of a setuid or foreign process may be unreadable; its command line still tells.
-            words = list(process.cmdline())
-            with contextlib.suppress(psutil.AccessDenied):
-                words += [f"{name}={value}" for name, value in process.environ().items()]
-            if process.status() != psutil.STATUS_ZOMBIE and any(text in word for word in words):
-                found.append(process)
-    return found
-
-
 @pytest.fixture
 def no_process_left(place: Place, wait_until: WaitUntil) -> Iterator[Callable[..., None]]:
     """`no_process_left(deadline_s=15)`: waits until no process names this test's place; also checked at the end."""
 
     def check(deadline_s: float = 15.0) -> None:
-        def leftover() -> str:
-            found = []
-            for process in processes_of(str(place.root)):
-                with contextlib.suppress(psutil.Error):  # it has ended since it was found
-                    found.append(f"{process.pid} {' '.join(process.cmdline())[:160]}")
-            return "; ".join(found)
-
         try:
-            wait_until(lambda: not leftover(), "no process of this test is left", deadline_s)
+            wait_until(lambda: not processes_of(str(place.root)), "no process of this test is left", deadline_s)
         except pytest.fail.Exception:
-            pytest.fail(f"processes left after {deadline_s:g} s: {leftover()}")
+            pytest.fail(f"processes left after {deadline_s:g} s: {described(processes_of(str(place.root)))}")
 
     yield check
     check()
@@ -186,7 +164,7 @@ def nothing_outlives_the_run(run_mark: str) -> Iterator[None]:
     while (left := processes_of(run_mark)) and time.monotonic() < deadline:
         time.sleep(0.1)
     if left:
-        shown = [f"{process.pid} {process.name()}" for process in left if process.is_running()]
+        shown = described(left)
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()

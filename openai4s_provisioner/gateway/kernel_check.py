@@ -67,6 +67,9 @@ class _Shell:
         self._socket = context.socket(zmq.DEALER)
         self._socket.linger = 0
         self._socket.identity = self._session.bsession
+        if connection_info.get("curve_publickey"):  # one pair for both ends, as jupyter_client has it
+            self._socket.curve_serverkey = self._socket.curve_publickey = connection_info["curve_publickey"].encode()
+            self._socket.curve_secretkey = connection_info["curve_secretkey"].encode()
         self._socket.connect(_url(connection_info))
         self.waiting_for = ""
 

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import zmq
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.kernelspec import KernelSpec, NoSuchKernel
 from jupyter_client.manager import KernelManager
@@ -83,7 +84,7 @@ class SessionProvisioner(KernelProvisionerBase):
             control.release(self.kernel_id, Reason.USER_CANCELLED, "the caller gave up the start")
             raise
         self._running, self._ending_wished, self._died = True, False, False
-        self.connection_info = KernelConnectionInfo(
+        connection_info = KernelConnectionInfo(
             transport="ipc",
             ip=endpoint.ip,
             key=self._manager.session.key,
@@ -95,7 +96,11 @@ class SessionProvisioner(KernelProvisionerBase):
             control_port=endpoint.ports["control"],
             hb_port=endpoint.ports["hb"],
         )
-        return self.connection_info
+        if request.launch.curve_publickey:
+            connection_info["curve_publickey"] = request.launch.curve_publickey
+            connection_info["curve_secretkey"] = request.launch.curve_secretkey
+        self.connection_info = connection_info
+        return connection_info
 
     async def post_launch(self, **kwargs: Any) -> None:
         """Called once the restarter runs. When that gives a kernel up, no `cleanup` follows; its callback tells us."""
@@ -202,11 +207,24 @@ class SessionProvisioner(KernelProvisionerBase):
             )
         return spec
 
+    def _curve_keys(self) -> tuple[bytes, bytes]:
+        """Where CurveZMQ is required end to end, the manager's pair, kept over restarts. The tunnel needs none itself.
+
+        That the kernel can do it was checked by the manager, from its kernelspec, before it asked us.
+        """
+        manager = self._manager
+        if manager.transport_encryption != "required":
+            return b"", b""
+        if manager.curve_publickey is None:
+            manager.curve_publickey, manager.curve_secretkey = zmq.curve_keypair()
+        return manager.curve_publickey, manager.curve_secretkey or b""
+
     def _kernel_request(self, spec: KernelSpec, argv: list[str], kwargs: Mapping[str, Any]) -> KernelRequest:
         cwd = Path(kwargs.get("cwd") or os.getcwd()).absolute()
         root = getattr(getattr(self.parent, "parent", None), "root_dir", None)
         env: dict[str, str] = kwargs["env"]
         home = Path.home()
+        public, secret = self._curve_keys()
         launch = KernelLaunch(
             launch_id="",
             argv=tuple(argv),
@@ -215,6 +233,8 @@ class SessionProvisioner(KernelProvisionerBase):
             key=self._manager.session.key.decode(),
             signature_scheme=self._manager.session.signature_scheme,
             kernel_name=self._manager.kernel_name,
+            curve_publickey=public.decode(),
+            curve_secretkey=secret.decode(),
         )
         resources = [spec.resource_dir] if spec.resource_dir and os.path.isdir(spec.resource_dir) else []
         return KernelRequest(

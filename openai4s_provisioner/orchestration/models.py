@@ -122,6 +122,8 @@ class KernelLaunch:
     key: str  # HMAC key of the kernel's messages, as in the connection file
     signature_scheme: str = "hmac-sha256"
     kernel_name: str = ""
+    curve_publickey: str = ""  # CurveZMQ pair, shared by both ends, where the site requires it; "" = none
+    curve_secretkey: str = ""
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from .faulty_backends import ManualClock
 
 OWNER = "somebody"
 _SECRET = b"s" * 32
+_PATIENCE_S = 30.0
 
 
 @dataclass
@@ -77,7 +78,8 @@ def in_lab(
     async def life() -> None:
         lab = ControlLab(folder, *backends, clock=clock, **options)
         try:
-            await scenario(lab)
+            async with asyncio.timeout(_PATIENCE_S):
+                await scenario(lab)
         finally:
             await lab.close()
 

@@ -147,6 +147,7 @@ def _write_connection_file(launch: Mapping[str, Any]) -> None:
         "key": launch["key"],
         "signature_scheme": launch["signature_scheme"],
         "kernel_name": launch["kernel_name"],
+        **{name: launch[name] for name in ("curve_publickey", "curve_secretkey") if launch.get(name)},
     }
     descriptor = os.open(CONNECTION_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -15,7 +15,7 @@ from jupyter_client.manager import AsyncKernelManager, KernelManager
 
 from checks.parts.server import Server, running_server
 
-from .conftest import DEADLINE_S, processes_below
+from .conftest import DEADLINE_S, SessionLab, processes_below
 
 pytestmark = pytest.mark.anyio
 
@@ -104,6 +104,21 @@ def test_a_synchronous_kernel_manager_with_a_blocking_client(
     assert not manager.is_alive()
 
 
+def test_a_kernel_whose_channels_must_be_encrypted(work: Path, session_kernel: str, control_planes: None) -> None:
+    manager = KernelManager(kernel_name=session_kernel, transport_encryption="required")
+    manager.start_kernel(cwd=str(work))
+    client = manager.client()
+    client.start_channels()
+    client.wait_for_ready(timeout=DEADLINE_S)
+    try:
+        assert client.execute_interactive("assert 6 * 7 == 42", timeout=DEADLINE_S)["content"]["status"] == "ok"
+        connection = json.loads(Path(manager.connection_file).read_text())
+        assert connection["curve_publickey"]
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel()
+
+
 def test_papermill(work: Path, session_kernel: str) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("print(6 * 7)")])
     nbformat.write(notebook, work / "in.ipynb")
@@ -118,3 +133,24 @@ async def test_several_kernels_start_at_once(work: Path, session_kernel: str, co
     await asyncio.gather(*(each.start_kernel(cwd=str(work)) for each in managers))
     assert await asyncio.gather(*(each.is_alive() for each in managers)) == [True] * 3
     await asyncio.gather(*(each.shutdown_kernel(now=True) for each in managers))
+
+
+OTHER_CLIENT = """
+import sys
+from jupyter_client.blocking import BlockingKernelClient
+client = BlockingKernelClient(connection_file=sys.argv[1])
+client.load_connection_file()
+client.start_channels()
+client.wait_for_ready(timeout=30)
+for number in range(20):
+    assert client.execute_interactive(f'assert {number} == {number}', timeout=30)['content']['status'] == 'ok'
+client.stop_channels()
+"""
+
+
+async def test_a_blocked_jupyter_loop_stalls_no_session(lab: SessionLab) -> None:
+    """The loop of this process is blocked for as long as another client works with the kernel."""
+    await lab.start()
+    command = [sys.executable, "-c", OTHER_CLIENT, lab.manager.connection_file]
+    subprocess.run(command, check=True, timeout=60)  # noqa: ASYNC221  # blocking is the point
+    assert await lab.value("6 * 7") == "42"

@@ -97,8 +97,10 @@ class Histories(RuleBasedStateMachine):
     def do(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
 
-    @initialize()
-    def start(self) -> None:
+    @initialize(submit=st.sampled_from(SUBMITS), cancel=st.sampled_from(CANCELS))
+    def start(self, submit: str, cancel: str) -> None:
+        self.backend.mood |= {"submit": submit, "cancel": cancel}
+
         async def build() -> ControlLab:
             lab = ControlLab(self.folder, self.backend, clock=self.clock, policy=POLICY)
             lab.reports.start()
@@ -113,13 +115,11 @@ class Histories(RuleBasedStateMachine):
     def open(self) -> None:
         self.opened.append(self.do(self.lab.open()))
 
-    @rule()
-    def turn(self) -> None:
-        self.do(self.lab.turns())
-
-    @rule(seconds=st.sampled_from([1.0, 10.0, 59.0, 61.0, 301.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.clock.forward(seconds)
+    @rule(seconds=st.sampled_from([1.0, 5.0, 20.0, 61.0, 301.0]), turns=st.integers(1, 4))
+    def time_passes(self, seconds: float, turns: int) -> None:
+        for _ in range(turns):
+            self.clock.forward(seconds)
+            self.do(self.lab.turns())
 
     @rule(
         submit=st.sampled_from(SUBMITS),
@@ -203,7 +203,7 @@ class Histories(RuleBasedStateMachine):
         """An allocation of a session that ended has ended, or was said to be gone."""
         for opened in self.opened:
             now = self._now(opened)
-            if now.workload.phase in (Phase.COMPLETED, Phase.FAILED):
+            if now.workload.phase in (Phase.COMPLETED, Phase.FAILED, Phase.CANCELLED):
                 assert all(each.is_over for each in self._allocations_of(opened)) or self.backend_forgot(now)
 
     def backend_forgot(self, now: Situation) -> bool:
@@ -246,8 +246,8 @@ class Histories(RuleBasedStateMachine):
 
 
 Histories.TestCase.settings = settings(
-    max_examples=40,
-    stateful_step_count=30,
+    max_examples=100,
+    stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

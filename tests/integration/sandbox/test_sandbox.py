@@ -222,6 +222,7 @@ def test_the_machines_settings_and_secrets_are_out_of_reach_even_for_root(sessio
 
 @pytest.mark.skipif(os.getuid() != 0, reason="this is that run")
 def test_all_of_this_as_an_ordinary_user(ordinary_user: Any) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__).parent)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={ordinary_user.home}/t"]
+    command.append(str(Path(__file__).parent))
     done = ordinary_user.run(command, timeout=110, cwd=Path(__file__).parents[3])
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

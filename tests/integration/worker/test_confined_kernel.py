@@ -393,6 +393,7 @@ def test_a_killed_worker_takes_its_sandbox_along(node: Any, wait_until: Any) -> 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="this is that run")
 def test_all_of_this_as_an_ordinary_user(ordinary_user: Any) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__).parent)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={ordinary_user.home}/t"]
+    command.append(str(Path(__file__).parent))
     done = ordinary_user.run(command, timeout=110, cwd=Path(__file__).parents[3])
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
