@@ -206,6 +206,8 @@ class LiveKernels:
             reason = workload.reason
             ended = "" if reason is None else f"{reason.sentence} {workload.reason_detail}".strip()
             sentence = ended or f"The session is over ({workload.phase})."
+        elif not live.state.alive:
+            sentence = "The kernel's process has ended; its session goes on."
         elif live.state_was_lost and readiness.is_ready:
             reason, sentence = Reason.KERNEL_STATE_LOST, Reason.KERNEL_STATE_LOST.sentence
         elapsed_s = time.monotonic() - live.asked_at

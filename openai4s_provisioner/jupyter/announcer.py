@@ -25,6 +25,7 @@ class Announcer:
         self._event_logger = event_logger
         self._log = log
         self._loop = asyncio.get_running_loop()
+        self._logged = ""
         if event_logger is not None:
             _register(event_logger)
 
@@ -34,7 +35,9 @@ class Announcer:
             self._loop.call_soon_threadsafe(self._announce, change)
 
     def _announce(self, change: SessionChange) -> None:
-        self._log.info("Session %s: %s", change.workload_id[:8], change.sentence)
+        if change.sentence != self._logged:  # a change of phase alone is an event, and says nothing new to a reader
+            self._log.info("Session %s: %s", change.workload_id[:8], change.sentence)
+            self._logged = change.sentence
         if self._event_logger is not None:
             self._event_logger.emit(schema_id=SCHEMA_ID, data=change.as_event())
 
