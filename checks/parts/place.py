@@ -67,7 +67,9 @@ def make_place(root: Path) -> Place:
     }
     for folder in (*folders.values(), root / "work"):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Place(root, {name: str(folder) for name, folder in folders.items()})
+    # What was installed into this environment must not hide what is installed into the place.
+    env = {"JUPYTER_PREFER_ENV_PATH": "0", **{name: str(folder) for name, folder in folders.items()}}
+    return Place(root, env)
 
 
 @contextlib.contextmanager

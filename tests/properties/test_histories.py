@@ -43,6 +43,11 @@ SUBMITS = ("lands", "lands, answer lost", "lands late", "never lands", "rejected
 LOOKUPS = ("works", "fails")
 OBSERVES = ("works", "fails", "forgets")
 CANCELS = ("works", "does nothing", "answer lost", "fails")
+MOODS = [
+    (kind, mood)
+    for kind, moods in (("submit", SUBMITS), ("lookup", LOOKUPS), ("observe", OBSERVES), ("cancel", CANCELS))
+    for mood in moods
+]
 
 
 @dataclass
@@ -121,14 +126,18 @@ class Histories(RuleBasedStateMachine):
             self.clock.forward(seconds)
             self.do(self.lab.turns())
 
-    @rule(
-        submit=st.sampled_from(SUBMITS),
-        lookup=st.sampled_from(LOOKUPS),
-        observe=st.sampled_from(OBSERVES),
-        cancel=st.sampled_from(CANCELS),
-    )
-    def the_mood_changes(self, **mood: str) -> None:
-        self.backend.mood = mood
+    @rule(mood=st.sampled_from(MOODS))
+    def the_mood_changes(self, mood: tuple[str, str]) -> None:
+        self.backend.mood[mood[0]] = mood[1]
+
+    @rule()
+    @precondition(lambda self: len(self.opened) < 3)
+    def a_session_comes_up(self) -> None:
+        opened = self.do(self.lab.open())
+        self.opened.append(opened)
+        self.do(self.lab.turns(2))
+        self._dial(opened)
+        self.do(self.lab.turns(2))
 
     @rule(data=st.data(), reason=st.sampled_from([Reason.USER_CANCELLED, Reason.SESSION_IDLE_TIMEOUT, Reason.WORKER_LOST]))
     @precondition(lambda self: self.opened)
@@ -140,8 +149,9 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     @precondition(lambda self: self.opened)
     def a_worker_dials_and_its_kernel_answers(self, data: st.DataObject) -> None:
-        opened = data.draw(st.sampled_from(self.opened))
+        self._dial(data.draw(st.sampled_from(self.opened)))
 
+    def _dial(self, opened: OpenedSession) -> None:
         async def dial() -> None:
             try:
                 registered = await self.lab.dial(opened)
@@ -246,7 +256,7 @@ class Histories(RuleBasedStateMachine):
 
 
 Histories.TestCase.settings = settings(
-    max_examples=100,
+    max_examples=150,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

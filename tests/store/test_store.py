@@ -250,6 +250,17 @@ def test_a_link_state_is_written_when_it_changes(store: Store) -> None:
     assert (worker.connected, worker.link_since) == (False, 6.0)
 
 
+def test_a_report_after_the_end_comes_too_late(store: Store) -> None:
+    grant(store)
+    store.register_worker(RANK0, "n", KEY, "host", 4.0)
+    end(store)
+    before = now_of(store)
+    store.worker_link("a0", 0, LinkState.RECONNECTING, 10.0)
+    store.worker_ended("a0", 0, 1, "late", 10.0)
+    store.workspace("a0", 0, True, "")
+    assert now_of(store) == before
+
+
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 

@@ -118,6 +118,14 @@ CREATE TABLE worker (
     PRIMARY KEY (allocation_id, rank)
 ) STRICT;
 
+-- What a worker reports after the end of its allocation comes too late to be a fact about it.
+CREATE TRIGGER late_reports_are_dropped BEFORE UPDATE OF link, workspace_ready, ended_at ON worker
+    WHEN EXISTS (SELECT 1 FROM allocation AS a WHERE a.allocation_id = OLD.allocation_id
+                 AND a.phase IN ('COMPLETED', 'FAILED', 'CANCELLED', 'LOST'))
+BEGIN
+    SELECT RAISE(IGNORE);
+END;
+
 CREATE TABLE binding (
     kernel_id TEXT NOT NULL CHECK (kernel_id <> ''),
     workload_id TEXT NOT NULL REFERENCES workload (workload_id),
