@@ -80,6 +80,9 @@ class LiveKernels:
         """
         admission = replace(admission, launch=replace(admission.launch, launch_id=uuid.uuid4().hex))
         live = self._live.get(request.kernel_id)
+        if live is not None and live.state.final and request.state_was_lost:
+            # Jupyter's restarter was quicker than the end of the session. It polls next, and is told.
+            return await self._open_endpoint(live)
         if live is None or live.state.final:
             return await self._start_first(request, admission, check, announce)
         return await self._start_again(live, request, admission.launch, announce)

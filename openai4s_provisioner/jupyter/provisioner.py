@@ -48,6 +48,7 @@ class SessionProvisioner(KernelProvisionerBase):
     _request: KernelRequest | None = None
     _running = False  # between a launch and the `wait` that found its process ended
     _ending_wished = False  # Jupyter asked for the end of this process, so its end is no surprise
+    _is_listening = False  # to the restarter's "dead"
     _died = False  # it ended without being asked to: its memory is lost, and a person must hear that
 
     @property
@@ -66,7 +67,7 @@ class SessionProvisioner(KernelProvisionerBase):
         kwargs["env"] = session_environment(kwargs["env"], chosen)
         request = self._kernel_request(spec, argv, kwargs)
         control = self._control_plane()
-        if not control.holds(self.kernel_id):
+        if not control.holds(self.kernel_id) and not self._died:  # a restarter is never a reason for a new session
             await asyncio.wrap_future(control.admit(request))
         self._request = request
         kwargs["cmd"] = argv
@@ -104,8 +105,9 @@ class SessionProvisioner(KernelProvisionerBase):
 
     async def post_launch(self, **kwargs: Any) -> None:
         """Called once the restarter runs. When that gives a kernel up, no `cleanup` follows; its callback tells us."""
-        if getattr(self.parent, "_restarter", None) is not None:
+        if not self._is_listening and getattr(self.parent, "_restarter", None) is not None:
             self._manager.add_restart_callback(self._given_up, "dead")
+            self._is_listening = True
 
     async def poll(self) -> int | None:
         """Called every 3 s by the restarter and every 0.1 s during a shutdown. None while alive or not known."""

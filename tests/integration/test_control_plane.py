@@ -438,7 +438,7 @@ def test_a_caller_that_gives_up_while_opening_leaves_a_stopped_session_and_no_su
     async def scenario(lab: ControlLab) -> None:
         await lab.daemon.register()
         opening = asyncio.ensure_future(lab.open("k1"))
-        while not lab.launches:  # handed over, not yet answered
+        while not lab.launches:  # noqa: ASYNC110  handed over, not yet answered
             await asyncio.sleep(0)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from pathlib import Path
 
@@ -265,7 +266,7 @@ def test_one_workloads_exception_never_touches_another(tmp_path: Path, clock: Ma
                 raise RuntimeError("boom")
             await prepare(situation, action)  # type: ignore[arg-type]
 
-        lab.executor.perform = breaks  # type: ignore[method-assign,assignment]
+        lab.executor.perform = breaks  # type: ignore[method-assign]
         await lab.turns(2)
         assert (await lab.situation(good)).allocation.phase is Phase.GRANTED
         trouble = lab.reconciler.trouble(bad.workload_id)
@@ -362,7 +363,7 @@ def test_unverified_isolation_refuses_and_writes_nothing_at_all(tmp_path: Path, 
         assert caught.value.reason is Reason.ISOLATION_UNVERIFIED
         await lab.turns()
         await lab.reconciler.adopt()
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["work"]
+        assert await asyncio.to_thread(os.listdir, tmp_path) == ["work"]
 
     in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
 
@@ -398,7 +399,7 @@ def test_a_crash_between_the_call_and_its_answer_is_looked_up_by_the_next_proces
     async def scenario(lab: ControlLab) -> None:
         await lab.open("k1")
         turn = asyncio.ensure_future(lab.reconciler.turn())
-        while not backend.allocations:
+        while not backend.allocations:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         turn.cancel()
         await lab.restart()

@@ -14,8 +14,16 @@ from pathlib import Path
 import pytest
 
 from openai4s_provisioner.orchestration.errors import StateError
+from openai4s_provisioner.orchestration.models import ExternalHandle
 from openai4s_provisioner.orchestration.store import Store, StoreThread
-from openai4s_provisioner.orchestration.store.sqlite import MIGRATIONS, SCHEMA, VERSION, load_queries, migrate, statements
+from openai4s_provisioner.orchestration.store.sqlite import (
+    MIGRATIONS,
+    SCHEMA,
+    VERSION,
+    load_queries,
+    migrate,
+    statements,
+)
 
 from .conftest import open_store
 
@@ -42,7 +50,9 @@ def test_every_statement_is_valid_and_named_once(store: Store) -> None:
         load_queries("-- name: a\nSELECT 1;\n-- name: a\nSELECT 2;\n")
     from openai4s_provisioner.orchestration.store.sqlite import QUERIES
 
-    source = "".join(path.read_text() for path in Path(sys.modules[Store.__module__].__file__ or "").parent.glob("*.py"))
+    source = "".join(
+        path.read_text() for path in Path(sys.modules[Store.__module__].__file__ or "").parent.glob("*.py")
+    )
     for name, text in QUERIES.items():
         names = {word for word in text.replace("(", " ").replace(",", " ").replace(")", " ").split() if word[0] == ":"}
         values = {word.strip(":;"): None for word in names}
@@ -156,7 +166,9 @@ def run_as_nobody(folder: Path) -> str:
         "try: Store(Path(sys.argv[1]))\nexcept Exception as e: print(type(e).__name__, e)"
     )
     identity = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
-    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=False, cwd="/", **identity)  # type: ignore[call-overload]
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=False, cwd="/", **identity
+    )  # type: ignore[call-overload]
     return str(done.stdout)
 
 
@@ -176,6 +188,11 @@ def test_a_plain_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
         Store(tmp_path / "state")
 
 
+def fill(store: Store) -> None:
+    for _ in range(10_000):
+        store.record("w0", "kept", "me", None, "x" * 4000, 2.0)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a mount")
 def test_a_full_disk_loses_nothing(place: object) -> None:
     root = place.root / "small"  # type: ignore[attr-defined]
@@ -186,8 +203,7 @@ def test_a_full_disk_loses_nothing(place: object) -> None:
         store = open_store(root / "state")
         before = store.situation("w0")
         with pytest.raises(StateError, match="disk is full"):
-            for _ in range(10_000):
-                store.record("w0", "kept", "me", None, "x" * 4000, 2.0)
+            fill(store)
         assert store.situation("w0") == before
         store.close()
         again = open_store(root / "state")
@@ -267,6 +283,7 @@ def test_the_thread_makes_no_file_before_its_first_use_and_hands_errors_over(tmp
     assert list(tmp_path.iterdir()) == []
     assert thread.submit(Store.active_sessions, "me").result(10) == 0
     assert thread.exists
-    assert isinstance(thread.submit(Store.end, "none", None, 0.0).exception(10), StateError)  # type: ignore[arg-type]
+    failed = thread.submit(Store.handle_known, "none", ExternalHandle("fake", "h"))
+    assert isinstance(failed.exception(10), StateError)
     thread.close()
     thread.close()

@@ -171,15 +171,15 @@ def test_terminal_rows_are_never_rewritten(store: Store) -> None:
     grant(store)
     end(store)
     before = now_of(store)
-    attempts = [
-        lambda: store.db.write("set_waiting", allocation_id="a0", waiting="x", backend_detail=""),
-        lambda: store.db.write("set_workload_phase", workload_id="w0", epoch=1, phase="ACTIVE"),
-        lambda: store.db.write("end_workload", workload_id="w0", epoch=1, phase="LOST", reason=None, detail="", now=1.0),
-        lambda: store.db.write("set_handle", allocation_id="a0", handle="z", phase="PENDING", before="FAILED"),
+    attempts: list[tuple[str, dict[str, object]]] = [
+        ("set_waiting", {"allocation_id": "a0", "waiting": "x", "backend_detail": ""}),
+        ("set_workload_phase", {"workload_id": "w0", "epoch": 1, "phase": "ACTIVE"}),
+        ("end_workload", {"workload_id": "w0", "epoch": 1, "phase": "LOST", "reason": None, "detail": "", "now": 1.0}),
+        ("set_handle", {"allocation_id": "a0", "handle": "z", "phase": "PENDING", "before": "FAILED"}),
     ]
-    for attempt in attempts:
+    for name, values in attempts:
         with pytest.raises(sqlite3.IntegrityError, match="never rewritten"):
-            attempt()
+            store.db.write(name, **values)
     with pytest.raises(IllegalTransition):
         end(store, Phase.COMPLETED)
     assert not store.request_stop("w0", Reason.USER_CANCELLED, "", "me", 10.0)
