@@ -154,7 +154,9 @@ class ControlPlane:
                 for kernel_id in running.kernels.kernel_ids
             ]
             try:
-                await asyncio.wait_for(asyncio.gather(*releases, return_exceptions=True), EXIT_WAIT_S)
+                async with asyncio.timeout(EXIT_WAIT_S):
+                    await asyncio.gather(*releases, return_exceptions=True)
+                    await running.reconciler.turn()  # take away what ended attempts left
             except TimeoutError:
                 _log.warning("not everything was given back in time; what is left is wished stopped and goes on")
             await running.stop()

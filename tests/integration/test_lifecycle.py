@@ -102,7 +102,7 @@ async def test_a_killed_worker_ends_the_session_with_its_reason(
     assert ended.allocation.allocation_id == situation.allocation.allocation_id
     await lab.manager.cleanup_resources()
     no_process_left()
-    _assert_nothing_of_the_session_is_left(place.root)
+    await _nothing_of_the_session_is_left(lab, place.root)
 
 
 async def test_a_kernel_that_ends_by_itself_is_told_from_a_lost_one(lab: SessionLab, place: Any) -> None:
@@ -127,7 +127,7 @@ async def test_a_shutdown_leaves_nothing_behind(lab: SessionLab, place: Any, no_
     lab.client.stop_channels()
     await lab.manager.shutdown_kernel()
     no_process_left()
-    _assert_nothing_of_the_session_is_left(place.root)
+    await _nothing_of_the_session_is_left(lab, place.root)
     assert situation.allocation.phase is Phase.ACTIVE
 
 
@@ -147,7 +147,7 @@ async def test_a_kernel_that_cannot_start_says_why_and_leaves_nothing(
     with pytest.raises(SessionEnded, match="this kernel is broken"):
         await lab.start()
     no_process_left()
-    await lab.until(lambda: not _session_files(place.root), "the attempt's files are gone")
+    await _nothing_of_the_session_is_left(lab, place.root)
 
 
 # -- what the tests look at ----------------------------------------------------------------------------------------
@@ -200,8 +200,9 @@ def _session_files(root: Path) -> list[str]:
     return found
 
 
-def _assert_nothing_of_the_session_is_left(root: Path) -> None:
-    assert _session_files(root) == []
+async def _nothing_of_the_session_is_left(lab: SessionLab, root: Path) -> None:
+    """An attempt is cleared right after its end is written down."""
+    await lab.until(lambda: not _session_files(root), "the session's files are gone", deadline_s=10)
 
 
 def _wrap_kernel(root: Path, lab: SessionLab) -> None:

@@ -91,6 +91,8 @@ def test_a_script_that_ends_gives_its_session_back(
     no_process_left(deadline_s=5)
     assert _phase_and_reason(place.root) == ("COMPLETED", "USER_CANCELLED")
     assert list((place.root / "xdg").iterdir()) == []
+    assert list((place.root / "home/.local/state/openai4s/exchange/attempts").iterdir()) == []
+    assert [each for each in (place.root / "home/.local/state/openai4s/receipts").iterdir() if each.is_dir()] == []
 
 
 def test_a_script_that_is_terminated_leaves_no_process(
