@@ -115,7 +115,7 @@ class Kernel:
         answer: dict[str, Any] = {"execution_count": self._count, "payload": [], "user_expressions": {}}
         self._is_idle.clear()
         try:
-            if os.environ.get("KNOWS_NO_SUMS") and content["code"] == "1+1":
+            if content["code"] == "1+1" and Path("knows-no-sums").exists():
                 raise SyntaxError("this language knows no sums")
             with contextlib.redirect_stdout(_Stream(self)):
                 exec(content["code"], self._names)

@@ -271,25 +271,27 @@ async def test_a_question_of_a_tcp_kernel_is_answered(notebook: Notebook) -> Non
     assert await notebook.run("print(input('name? '))", allow_stdin=True, stdin_hook=answer) == ("ok", "Ada")
 
 
-SITE = """
-[profiles.sums]
-[profiles.words]
-ready_check = "kernel_info"
-"""
+async def test_a_kernel_that_cannot_add_is_refused_and_may_be_started_again_at_once(lab: SessionLab) -> None:
+    """The first session may not be over by then: the second start must not end up in it."""
+    mark = lab.work / "knows-no-sums"
+    mark.touch()
+    with pytest.raises(KernelSilent, match=r"could not run 1\+1"):
+        await lab.start()
+    mark.unlink()
+    await lab.start()
+    assert await Notebook(lab, TCP).run("print('a rose')") == ("ok", "a rose")
 
 
-async def test_a_kernel_that_knows_no_sums_is_ready_where_the_profile_asks_for_its_name_only(
+async def test_a_kernel_that_cannot_add_is_ready_where_the_profile_asks_it_for_less(
     lab: SessionLab, place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = place.root / "cluster.toml"
-    site.write_text(SITE)
+    site.write_text('[profiles.poetry]\nready_check = "kernel_info"\n')
     monkeypatch.setenv("OPENAI4S_CLUSTER_TOML", str(site))
-    write_kernelspec("poet", metadata={"openai4s": {"transport": "tcp"}}, env={"KNOWS_NO_SUMS": "1"})
+    write_kernelspec("poet", metadata={"openai4s": {"transport": "tcp"}})
     assert main(["kernels", "install", "--kernel", "poet"]) == 0
-    lab.manager.kernel_name = "poet-sums-session"
-    with pytest.raises(KernelSilent, match=r"could not run 1\+1"):
-        await lab.start()
-    lab.manager.kernel_name = "poet-words-session"
+    (lab.work / "knows-no-sums").touch()
+    lab.manager.kernel_name = "poet-poetry-session"
     await lab.start()
     assert await Notebook(lab, TCP).run("print('a rose')") == ("ok", "a rose")
 
