@@ -43,6 +43,7 @@ class _Live:
     asked_at: float = field(default_factory=time.monotonic)
     state: KernelState = _ALIVE
     state_was_lost: bool = False
+    is_given_up: bool = False  # its first start failed: a further one is a new session, though this may still end
     follower: asyncio.Task[None] | None = None
 
 
@@ -58,7 +59,7 @@ class LiveKernels:
     def holds(self, kernel_id: str) -> bool:
         """Whether this kernel's session goes on, so that a further start goes into its allocation."""
         live = self._live.get(kernel_id)
-        return live is not None and not live.state.final
+        return live is not None and not live.state.final and not live.is_given_up
 
     def state(self, kernel_id: str) -> KernelState | None:
         live = self._live.get(kernel_id)
@@ -83,7 +84,9 @@ class LiveKernels:
         if live is not None and live.state.final and request.state_was_lost:
             # Jupyter's restarter was quicker than the end of the session. It polls next, and is told.
             return await self._open_endpoint(live)
-        if live is None or live.state.final:
+        if live is not None and live.is_given_up:
+            await self.release(request.kernel_id, Reason.USER_CANCELLED, "provisioner")
+        if live is None or not self.holds(request.kernel_id):
             return await self._start_first(request, admission, check, announce)
         return await self._start_again(live, request, admission.launch, announce)
 
@@ -180,6 +183,7 @@ class LiveKernels:
 
     async def _give_up(self, live: _Live, error: BaseException) -> None:
         """A first start that failed is given back at once: nobody else would."""
+        live.is_given_up = True
         if isinstance(error, SessionEnded):
             reason, detail = error.reason, str(error).removeprefix(error.reason.sentence).strip()
         elif isinstance(error, asyncio.CancelledError):

@@ -87,8 +87,10 @@ class LocalBackend:
         """Forget the receipt of an allocation that is over. Does nothing to one that is not."""
         await self._in_thread(self._acknowledge, handle.value)
 
-    async def isolates_session_credentials(self, profile: ResourceProfile) -> IsolationVerdict:
-        return await self._isolation.verdict(profile)
+    async def isolates_session_credentials(
+        self, profile: ResourceProfile, private_network: bool = False
+    ) -> IsolationVerdict:
+        return await self._isolation.verdict(profile, private_network)
 
     async def close(self) -> None:
         """Allocations live on; only our threads end."""

@@ -22,10 +22,10 @@ _FAILURE_HOLDS_S = 5.0
 class Probe(Protocol):
     """Both methods are called in a thread and may block."""
 
-    def configuration(self, profile: ResourceProfile) -> str:
+    def configuration(self, profile: ResourceProfile, private_network: bool = False) -> str:
         """Everything a proof depends on, as one text: the same text, the same verdict."""
 
-    def prove(self, profile: ResourceProfile) -> IsolationVerdict: ...
+    def prove(self, profile: ResourceProfile, private_network: bool = False) -> IsolationVerdict: ...
 
 
 class IsolationProof:
@@ -39,16 +39,16 @@ class IsolationProof:
         self._failed: dict[str, tuple[float, IsolationVerdict]] = {}
         self._running: dict[str, asyncio.Task[IsolationVerdict]] = {}
 
-    async def verdict(self, profile: ResourceProfile) -> IsolationVerdict:
+    async def verdict(self, profile: ResourceProfile, private_network: bool = False) -> IsolationVerdict:
         if not self._is_linux:
             return IsolationVerdict(False, NEEDS_LINUX)
-        configuration = await asyncio.to_thread(self._probe.configuration, profile)
+        configuration = await asyncio.to_thread(self._probe.configuration, profile, private_network)
         known = self._remembered(configuration)
         if known is not None:
             return known
         run = self._running.get(configuration)
         if run is None:
-            run = asyncio.create_task(self._prove(configuration, profile))
+            run = asyncio.create_task(self._prove(configuration, profile, private_network))
             self._running[configuration] = run
         return await asyncio.shield(run)  # one caller that gives up does not take the run from the others
 
@@ -58,9 +58,9 @@ class IsolationProof:
         failed_at, verdict = self._failed.get(configuration, (0.0, None))
         return verdict if self._clock() - failed_at < _FAILURE_HOLDS_S else None
 
-    async def _prove(self, configuration: str, profile: ResourceProfile) -> IsolationVerdict:
+    async def _prove(self, configuration: str, profile: ResourceProfile, private_network: bool) -> IsolationVerdict:
         try:
-            verdict = await asyncio.to_thread(self._probe.prove, profile)
+            verdict = await asyncio.to_thread(self._probe.prove, profile, private_network)
             if verdict.verified:
                 self._proven[configuration] = verdict
             else:

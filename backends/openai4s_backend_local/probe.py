@@ -28,7 +28,7 @@ from openai4s_provisioner.sandbox.home import prepare_session_home
 from openai4s_provisioner.sandbox.interpreter import interpreter_prefixes
 from openai4s_provisioner.sandbox.policy import session_spec
 from openai4s_provisioner.sandbox.probe import prove
-from openai4s_provisioner.sandbox.spec import SandboxSpec
+from openai4s_provisioner.sandbox.spec import NETWORK_PRIVATE, NETWORK_SHARED, SandboxSpec
 
 _KERNEL_SETTINGS = (
     "/proc/sys/kernel/unprivileged_userns_clone",
@@ -43,10 +43,10 @@ class SandboxProbe:
         self._state_dir = state_dir
         self._exchange_dir = exchange_dir
 
-    def configuration(self, profile: ResourceProfile) -> str:
+    def configuration(self, profile: ResourceProfile, private_network: bool = False) -> str:
         """Digest of the profile's part in the sandbox, the sandbox program, the kernel with its settings, the user."""
         parts = [
-            [profile.share, profile.share_read_only, profile.gpus > 0],
+            [profile.share, profile.share_read_only, profile.gpus > 0, private_network],
             [str(self._state_dir), str(self._exchange_dir), *_jupyter_folders()],
             [sys.executable, str(Path.home()), os.getuid(), os.getgroups()],
             [_bubblewrap_version(), platform.release(), platform.version()],
@@ -54,13 +54,13 @@ class SandboxProbe:
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
-    def prove(self, profile: ResourceProfile) -> IsolationVerdict:
+    def prove(self, profile: ResourceProfile, private_network: bool = False) -> IsolationVerdict:
         try:
             find_bubblewrap()  # before any folder is made
             with _own_folder(self._exchange_dir) as ours, tempfile.TemporaryDirectory(prefix="o4s-probe-") as workspace:
                 result = prove(
                     Bubblewrap(),
-                    self._spec(profile, workspace, ours),
+                    self._spec(profile, workspace, ours, private_network),
                     python=sys.executable,
                     program=str(write_worker_zipapp(ours)),
                     folder=str(ours),
@@ -74,7 +74,7 @@ class SandboxProbe:
         stopped = {name: inside for name, (_, inside) in result.attacks.items()}
         return IsolationVerdict(result.verified, result.sentence, stopped)
 
-    def _spec(self, profile: ResourceProfile, workspace: str, ours: Path) -> SandboxSpec:
+    def _spec(self, profile: ResourceProfile, workspace: str, ours: Path, private_network: bool) -> SandboxSpec:
         home_source = ours / "home"
         prepare_session_home(str(home_source))
         return session_spec(
@@ -86,6 +86,7 @@ class SandboxProbe:
             prefixes=interpreter_prefixes(),
             share=profile.share,
             share_read_only=profile.share_read_only,
+            network=NETWORK_PRIVATE if private_network else NETWORK_SHARED,
         )
 
 

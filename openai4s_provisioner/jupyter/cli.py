@@ -14,7 +14,7 @@ from traitlets.config import Config
 
 from ..app import load_site_config
 from ..orchestration.errors import ConfigError, ProvisionerError
-from ..orchestration.models import ResourceProfile
+from ..orchestration.models import ResourceProfile, Transport
 from . import kernelspecs
 from .settings import OpenAI4S
 
@@ -41,6 +41,11 @@ def _parser() -> argparse.ArgumentParser:
     install.add_argument("--kernel", action="append", default=[], help="base kernelspec (repeatable; default: python3)")
     install.add_argument("--profile", action="append", default=[], help="profile (repeatable; default: all of them)")
     install.add_argument("--cluster-toml", default="", help="path of cluster.toml, if not found by itself")
+    install.add_argument(
+        "--transport",
+        choices=[each.value for each in Transport],
+        help="how the kernel can be reached: tcp for one that cannot do ipc; it then has no network to the outside",
+    )
     where = install.add_mutually_exclusive_group()
     where.add_argument("--sys-prefix", action="store_true", help="into this Python environment")
     where.add_argument("--prefix", help="into this prefix")
@@ -59,10 +64,11 @@ def _install(arguments: argparse.Namespace) -> int:
     settings = OpenAI4S(config=Config({"OpenAI4S": {"cluster_toml": arguments.cluster_toml}})).frozen()
     profiles = _chosen_profiles(load_site_config(settings).profiles, arguments.profile)
     prefix = sys.prefix if arguments.sys_prefix else arguments.prefix
+    transport = Transport(arguments.transport) if arguments.transport else None
     manager = KernelSpecManager()
     for base in arguments.kernel or ["python3"]:
         for profile in profiles:
-            spec = kernelspecs.install(manager, base, profile, user=prefix is None, prefix=prefix)
+            spec = kernelspecs.install(manager, base, profile, user=prefix is None, prefix=prefix, transport=transport)
             print(f"{spec.name}\t{spec.display_name}\t{spec.resource_dir}")
     return 0
 

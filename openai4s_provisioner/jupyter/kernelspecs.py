@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from typing import Any
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKernel
 
 from ..orchestration.errors import ConfigError
-from ..orchestration.models import ResourceProfile
+from ..orchestration.models import ResourceProfile, Transport
 
 PROVISIONER = "openai4s-provisioner"
-_MARK = "openai4s"
+MARK = "openai4s"  # in a kernelspec's metadata; a session's names its base kernel there, a base may say "transport"
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,27 @@ def display_name(base: KernelSpec, profile: ResourceProfile) -> str:
     return f"{language} ({profile.display_name or profile.name})"
 
 
-def session_stanza(base: KernelSpec, base_name: str, profile: ResourceProfile) -> dict[str, Any]:
-    """The content of kernel.json."""
+def mark(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What a kernelspec says for us; empty when it says nothing, or something that cannot be ours."""
+    found = metadata.get(MARK)
+    return found if isinstance(found, dict) else {}
+
+
+def chosen_transport(metadata: Mapping[str, Any]) -> Transport:
+    """How the kernel can be reached. Raises ConfigError for a word that is none."""
+    word = mark(metadata).get("transport", Transport.IPC)
+    try:
+        return Transport(word)
+    except ValueError:
+        known = " or ".join(f"{each.value!r}" for each in Transport)
+        raise ConfigError(f"metadata.{MARK}.transport must be {known}, and is {word!r}.") from None
+
+
+def session_stanza(
+    base: KernelSpec, base_name: str, profile: ResourceProfile, transport: Transport | None = None
+) -> dict[str, Any]:
+    """The content of kernel.json. Without a `transport`, the one that the base kernel names."""
+    chosen = chosen_transport(base.metadata) if transport is None else transport
     content: dict[str, Any] = base.to_dict()
     content["display_name"] = display_name(base, profile)
     content["metadata"] = {
@@ -54,9 +74,14 @@ def session_stanza(base: KernelSpec, base_name: str, profile: ResourceProfile) -
             "provisioner_name": PROVISIONER,
             "config": {"profile": profile.name, "base_kernel": base_name},
         },
-        _MARK: {"base_kernel": base_name, "profile": profile.name},
+        MARK: {"base_kernel": base_name, "profile": profile.name, **_said(chosen)},
     }
     return content
+
+
+def _said(transport: Transport) -> dict[str, str]:
+    """Only what is not usual is written down."""
+    return {} if transport is Transport.IPC else {"transport": transport.value}
 
 
 def install(
@@ -66,8 +91,12 @@ def install(
     *,
     user: bool = True,
     prefix: str | None = None,
+    transport: Transport | None = None,
 ) -> SessionKernelspec:
-    """Write the session kernelspec of `base_name` and `profile`. Replaces our own older one, refuses anyone else's."""
+    """Write the session kernelspec of `base_name` and `profile`. Replaces our own older one, refuses anyone else's.
+
+    `transport`: how the kernel can be reached, when its own kernelspec does not say so.
+    """
     base = _base(manager, base_name)
     name = kernelspec_name(base_name, profile.name)
     foreign = manager.find_kernel_specs().get(name)
@@ -75,7 +104,7 @@ def install(
         raise ConfigError(
             f"Kernelspec {name!r} in {foreign} was not written by this command; rename or remove it first."
         )
-    content = session_stanza(base, base_name, profile)
+    content = session_stanza(base, base_name, profile, transport)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / name
         if base.resource_dir and Path(base.resource_dir).is_dir():
@@ -92,11 +121,11 @@ def installed(manager: KernelSpecManager) -> list[SessionKernelspec]:
     found = []
     for name, folder in sorted(manager.find_kernel_specs().items()):
         stanza = _read(Path(folder))
-        mark = stanza.get("metadata", {}).get(_MARK)
-        if mark:
+        ours = mark(stanza.get("metadata", {}))
+        if _is_session(ours):
             found.append(
                 SessionKernelspec(
-                    name, stanza.get("display_name", name), mark["base_kernel"], mark["profile"], Path(folder)
+                    name, stanza.get("display_name", name), ours["base_kernel"], ours["profile"], Path(folder)
                 )
             )
     return found
@@ -117,7 +146,7 @@ def _base(manager: KernelSpecManager, name: str) -> KernelSpec:
     except NoSuchKernel:
         names = ", ".join(sorted(manager.find_kernel_specs())) or "none"
         raise ConfigError(f"No kernelspec named {name!r} to make a session of. Installed: {names}.") from None
-    if base.metadata.get(_MARK):
+    if _is_session(mark(base.metadata)):
         raise ConfigError(f"Kernelspec {name!r} is a session already; name the kernel it starts instead.")
     if not base.argv:
         raise ConfigError(f"Kernelspec {name!r} in {base.resource_dir} has no argv: add the kernel's command to it.")
@@ -125,7 +154,11 @@ def _base(manager: KernelSpecManager, name: str) -> KernelSpec:
 
 
 def _is_ours(folder: Path) -> bool:
-    return bool(_read(folder).get("metadata", {}).get(_MARK))
+    return _is_session(mark(_read(folder).get("metadata", {})))
+
+
+def _is_session(ours: Mapping[str, Any]) -> bool:
+    return "base_kernel" in ours and "profile" in ours
 
 
 def _read(folder: Path) -> dict[str, Any]:

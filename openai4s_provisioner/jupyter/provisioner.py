@@ -23,11 +23,12 @@ from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Unicode
 
 from ..app import ControlPlane, KernelRequest, KernelState, SessionChange
-from ..orchestration.errors import Refused, SessionEnded
-from ..orchestration.models import KernelLaunch
+from ..orchestration.errors import ConfigError, Refused, SessionEnded
+from ..orchestration.models import KernelLaunch, Transport
 from ..orchestration.reasons import Reason
 from .announcer import Announcer
 from .environment import installation_folders, kernel_argv, session_environment
+from .kernelspecs import MARK, chosen_transport, mark
 from .settings import OpenAI4S
 
 _POLL_S = 0.05
@@ -78,6 +79,11 @@ class SessionProvisioner(KernelProvisionerBase):
         control, request = self._control_plane(), self._request
         assert request is not None, "pre_launch comes first"
         announcer = Announcer(getattr(self.parent, "event_logger", None), self.log)
+        if request.launch.transport.needs_private_network:
+            self.log.info(
+                "Kernel %s can only do TCP: it gets a network of its own and cannot reach anything outside.",
+                self.kernel_id,
+            )
         launching = control.launch(request, announcer.announce_from_any_thread)
         try:
             endpoint = await asyncio.wrap_future(launching)
@@ -200,7 +206,8 @@ class SessionProvisioner(KernelProvisionerBase):
                     "installed. Install it, or run 'jupyter openai4s kernels install' again.",
                 ) from None
             spec.env = {**spec.env, **own.env}
-            spec.metadata = {**spec.metadata, "openai4s_resolved": True}
+            spec.metadata = {**spec.metadata, MARK: {**mark(spec.metadata), **mark(own.metadata)}}
+            spec.metadata["openai4s_resolved"] = True
         if not spec.argv:
             raise Refused(
                 Reason.INVALID_SPEC,
@@ -208,6 +215,14 @@ class SessionProvisioner(KernelProvisionerBase):
                 "Add the kernel's command to its kernel.json.",
             )
         return spec
+
+    def _transport(self, spec: KernelSpec) -> Transport:
+        """How this kernel can be reached, as its kernelspec says."""
+        try:
+            return chosen_transport(spec.metadata)
+        except ConfigError as error:
+            name = self.base_kernel or self._manager.kernel_name
+            raise Refused(Reason.INVALID_SPEC, f"Kernelspec {name!r} in {spec.resource_dir}: {error}") from None
 
     def _curve_keys(self) -> tuple[bytes, bytes]:
         """Where CurveZMQ is required end to end, the manager's pair, kept over restarts. The tunnel needs none itself.
@@ -235,6 +250,7 @@ class SessionProvisioner(KernelProvisionerBase):
             key=self._manager.session.key.decode(),
             signature_scheme=self._manager.session.signature_scheme,
             kernel_name=self._manager.kernel_name,
+            transport=self._transport(spec),
             curve_publickey=public.decode(),
             curve_secretkey=secret.decode(),
         )

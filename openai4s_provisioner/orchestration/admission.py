@@ -17,7 +17,7 @@ from typing import Any
 from ..sandbox.errors import SandboxError
 from .config import SiteConfig
 from .errors import ConfigError, Refused
-from .models import KernelLaunch, ResourceProfile, SessionSpec, WorkspacePolicy
+from .models import KernelLaunch, ResourceProfile, SessionSpec, Transport, WorkspacePolicy
 from .ports import AllocationBackend, IsolationVerdict, SessionIsolationProvider
 from .reasons import Reason
 from .store import Store, StoreThread
@@ -81,7 +81,7 @@ class Admission:
         backend = self._backend_of(profile)
         check_spec(request, profile)
         self._check_policy(request.spec, profile)
-        await verify_isolation(backend, profile)
+        await verify_isolation(backend, profile, request.launch.transport)
         await self._check_quota(request.owner)
         return Admitted(profile, backend)
 
@@ -156,20 +156,20 @@ def check_spec(request: AdmissionRequest, profile: ResourceProfile) -> None:
         )
 
 
-async def verify_isolation(backend: AllocationBackend, profile: ResourceProfile) -> None:
+async def verify_isolation(backend: AllocationBackend, profile: ResourceProfile, transport: Transport) -> None:
     """Raises Refused(ISOLATION_UNVERIFIED) unless the backend proves it, now. Asked again before every attempt."""
-    verdict = await _verdict(backend, profile)
+    verdict = await _verdict(backend, profile, transport)
     if not verdict.verified:
         sentence = Reason.ISOLATION_UNVERIFIED.sentence
         raise Refused(Reason.ISOLATION_UNVERIFIED, f"{sentence} {verdict.sentence}".strip())
 
 
-async def _verdict(backend: AllocationBackend, profile: ResourceProfile) -> IsolationVerdict:
+async def _verdict(backend: AllocationBackend, profile: ResourceProfile, transport: Transport) -> IsolationVerdict:
     if not isinstance(backend, SessionIsolationProvider):
         return IsolationVerdict(False, f"The backend {backend.name!r} has no way to prove it. Choose another profile.")
     try:
         async with asyncio.timeout(_ISOLATION_DEADLINE_S):
-            return await backend.isolates_session_credentials(profile)
+            return await backend.isolates_session_credentials(profile, transport.needs_private_network)
     except TimeoutError:
         return IsolationVerdict(False, f"The proof did not end within {_ISOLATION_DEADLINE_S:g} s. Try again.")
     except Exception as error:  # a probe that breaks has proven nothing

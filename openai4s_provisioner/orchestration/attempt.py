@@ -71,7 +71,7 @@ class AttemptPreparer:
         launch = self._launches.get(workload.workload_id)
         if launch is None:
             raise Refused(Reason.SERVER_GONE, Reason.SERVER_GONE.sentence)
-        await verify_isolation(backend, profile)
+        await verify_isolation(backend, profile, launch.transport)
         return await asyncio.to_thread(self._write, workload, allocation, profile, launch)
 
     async def clear(self, workload: Workload, allocation: Allocation) -> None:

@@ -77,6 +77,17 @@ class ReadyCheck(enum.StrEnum):
     KERNEL_INFO = "kernel_info"
 
 
+class Transport(enum.StrEnum):
+    """How a kernel can be reached where it runs. One that can only do TCP gets a network of its own (no way out)."""
+
+    IPC = "ipc"
+    TCP = "tcp"
+
+    @property
+    def needs_private_network(self) -> bool:
+        return self is Transport.TCP
+
+
 @dataclass(frozen=True)
 class LeasePolicy:
     """Lease clocks of a profile, in seconds."""
@@ -122,6 +133,7 @@ class KernelLaunch:
     key: str  # HMAC key of the kernel's messages, as in the connection file
     signature_scheme: str = "hmac-sha256"
     kernel_name: str = ""
+    transport: Transport = Transport.IPC
     curve_publickey: str = ""  # CurveZMQ pair, shared by both ends, where the site requires it; "" = none
     curve_secretkey: str = ""
 

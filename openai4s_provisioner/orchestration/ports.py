@@ -135,7 +135,10 @@ class IsolationVerdict:
 class SessionIsolationProvider(Protocol):
     """Optional: a backend whose per-allocation isolation can be verified. Without it, SESSION is refused."""
 
-    async def isolates_session_credentials(self, profile: ResourceProfile) -> IsolationVerdict: ...
+    async def isolates_session_credentials(
+        self, profile: ResourceProfile, private_network: bool = False
+    ) -> IsolationVerdict:
+        """`private_network`: for a kernel that can only do TCP, whose sandbox has a network of its own."""
 
 
 @runtime_checkable

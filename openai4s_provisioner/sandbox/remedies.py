@@ -17,6 +17,11 @@ def remedy(said: str, proc_sys: str = "/proc/sys") -> str:
             "the sandbox cannot mount its own /proc, as is usual inside a container: start the container with "
             "--security-opt systempaths=unconfined, or run the sessions outside it"
         )
+    if "loopback" in said or "RTM_" in said:
+        return (
+            f"a network of its own, which a kernel that can only do TCP needs, cannot be made here ({said}): "
+            "ask your administrator to allow unprivileged network namespaces, or choose a kernel that can do ipc"
+        )
     if any(word in said for word in ("namespace", "uid map", "unshare", "Operation not permitted", "No space left")):
         commands = [command for name, off, command in _SETTINGS if _setting(proc_sys, name) == off]
         elsewhere = "switch them on (user.max_user_namespaces, or the container's seccomp profile)"

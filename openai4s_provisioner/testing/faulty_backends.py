@@ -83,7 +83,9 @@ class ObedientBackend:
         for key in profile.backend_options:
             raise ConfigError(f"{key} is not a key of the backend {self.name}. Remove it.")
 
-    async def isolates_session_credentials(self, profile: ResourceProfile) -> IsolationVerdict:
+    async def isolates_session_credentials(
+        self, profile: ResourceProfile, private_network: bool = False
+    ) -> IsolationVerdict:
         return self.verdict
 
     async def submit(self, request: AllocationRequest) -> SubmitResult:

@@ -29,9 +29,9 @@ from ..sandbox.interpreter import interpreter_prefixes
 from ..sandbox.probe import ProbeResult, ProvingGround, as_report, judge
 from ..sandbox.remedies import remedy
 from ..sandbox.seam import PROGRAM_INSIDE, Sandbox
-from ..sandbox.spec import SandboxSpec
+from ..sandbox.spec import NETWORK_PRIVATE, SandboxSpec
 from ..transport.loop import Loop, Timer
-from .inner import CHANNELS
+from .inner import CHANNELS, is_tcp_only
 from .listener import listener_pid
 from .output import KernelOutput
 from .pipe_writer import PipeWriter
@@ -74,7 +74,8 @@ class ConfinedKernel:
         self._python = python
         self._on_event = on_event
         self._folder = os.path.join(scratch, secrets.token_hex(4))
-        self._spec = _for_launch(spec, self._folder, scratch, program, python)
+        network = NETWORK_PRIVATE if is_tcp_only(launch) else spec.network  # its ports must be nobody else's
+        self._spec = _for_launch(replace(spec, network=network), self._folder, scratch, program, python)
         self._scratch = scratch
         self._ground: ProvingGround | None = None
         self._bites: dict[str, bool] = {}
@@ -131,7 +132,7 @@ class ConfinedKernel:
         """The pid, out here, of the process that listens on the kernel's sockets; before that, of its ancestor."""
         if self._process is None or self._is_over:
             return None
-        if self._socket_pid is None:
+        if self._socket_pid is None and not is_tcp_only(self._launch):  # else the inner tells who it is
             found = listener_pid(self.socket_path("control"))
             if found is not None and descends_from(found, self._process.pid):
                 self._socket_pid = found
@@ -254,6 +255,7 @@ class ConfinedKernel:
                 "attacks": self._attacks_tried,
                 "workspace": self._workspace_tried,
                 "started": self._started,
+                "listening": self._listening,
                 "exited": self._exited,
             }[message.pop("type")]
             handle(message)
@@ -282,6 +284,10 @@ class ConfinedKernel:
             self._mapped_pid = find_by_namespace_pid(int(message["pid"]), self._process.pid)
             if self._mapped_pid is not None:  # else it has ended already, which is reported next
                 self._emit("kernel_started", pid=self._mapped_pid)
+
+    def _listening(self, message: dict[str, Any]) -> None:
+        if self._process is not None and self._socket_pid is None:
+            self._socket_pid = find_by_namespace_pid(int(message["pid"]), self._process.pid)
 
     def _exited(self, message: dict[str, Any]) -> None:
         self._exit = {name: None if message[name] is None else int(message[name]) for name in ("exit_code", "signal")}

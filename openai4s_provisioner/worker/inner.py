@@ -1,7 +1,8 @@
 """The first process inside the sandbox: proves the sandbox and the workspace, starts the kernel, reports its end.
 
 Everything it must know arrives through an inherited pipe, so no argv, environment or file of it holds a secret. It has
-one thread and no network. It starts no kernel when one attack reaches its victim. When it ends, everything inside ends.
+one thread; of the network it uses at most the sandbox's own loopback. It starts no kernel when one attack reaches its
+victim. When it ends, everything inside ends.
 """
 
 from __future__ import annotations
@@ -9,18 +10,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Callable
 
 from ..sandbox.attacks import Target, run_attacks
 from ..sandbox.environment import settled
 from ..sandbox.seam import SHARED_INSIDE
+from ..transport.loop import Loop
+from .listener import port_listener_pid
+from .loopback import FIRST_PORT, LOOPBACK, LoopbackRelay
 from .workspace_proof import prove
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
@@ -29,6 +32,7 @@ CONNECTION_FILE = f"{SHARED_INSIDE}/connection.json"
 
 _NONCE_SHOWS_S = 60.0
 _ASK_AGAIN_S = 0.5
+_LAST_WORDS_S = 2.0  # for what a kernel said last, once it has ended
 _NOT_FOUND, _NOT_EXECUTABLE, _UNPROVEN = 127, 126, 3
 
 
@@ -48,7 +52,10 @@ class Inner:
         self._wake_read, self._wake_write = os.pipe()
         for end in (self._wake_read, self._wake_write):
             os.set_blocking(end, False)
+        self._loop = Loop()
         self._kernel: subprocess.Popen[bytes] | None = None
+        self._relay: LoopbackRelay | None = None
+        self._is_listener_known = False
         self._workspace_open = bool(request["workspace"].get("nonce_name"))
         self._nonce_deadline = time.monotonic() + _NONCE_SHOWS_S
 
@@ -60,14 +67,12 @@ class Inner:
         self._ready_for_signals()
         if self._workspace_open:
             self._prove_workspace()
-        if self._request["launch"] is not None and not self._start_kernel(self._request["launch"]):
+        launch = self._request["launch"]
+        if launch is not None and not self._start_kernel(launch):
             return 0
-        while self._kernel is not None or self._workspace_open:
-            self._wait()
-            if self._workspace_open:
-                self._prove_workspace()
-            if self._kernel is not None and self._has_ended(self._kernel):
-                break
+        if self._kernel is not None or self._workspace_open:
+            self._loop.watch(self._wake_read, readable=lambda: self._supervise(self._woken))
+            self._loop.run()
         return 0
 
     def _report(self, message: Mapping[str, Any]) -> None:
@@ -91,10 +96,29 @@ class Inner:
         if self._kernel is not None and self._kernel.returncode is None:
             os.killpg(self._kernel.pid, number)
 
-    def _wait(self) -> None:
-        select.select([self._wake_read], [], [], _ASK_AGAIN_S if self._workspace_open else None)
+    def _supervise(self, step: Callable[[], None]) -> None:
+        """The loop survives a step that fails; a kernel must not survive its supervision."""
+        try:
+            step()
+        except BaseException:
+            self._loop.stop()
+            raise
+
+    def _woken(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
+        code = None if self._kernel is None else self._kernel.poll()
+        if code is not None:
+            self._loop.unwatch(self._wake_read)
+            self._report_end(code)
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._relay is None:
+            self._loop.stop()
+        else:
+            self._relay.drain(self._loop.stop)
+            self._loop.call_later(_LAST_WORDS_S, self._loop.stop)
 
     # The workspace.
 
@@ -102,14 +126,21 @@ class Inner:
         workspace = self._request["workspace"]
         last_try = time.monotonic() >= self._nonce_deadline
         proof = prove(workspace["path"], workspace["nonce_name"], self._request["rank"], last_try=last_try)
-        if proof is not None:
-            self._workspace_open = False
-            self._report({"type": "workspace", **asdict(proof)})
+        if proof is None:
+            self._loop.call_later(_ASK_AGAIN_S, self._supervise, self._prove_workspace)
+            return
+        self._workspace_open = False
+        self._report({"type": "workspace", **asdict(proof)})
+        if self._kernel is None and self._request["launch"] is None:
+            self._loop.stop()
 
     # The kernel.
 
     def _start_kernel(self, launch: Mapping[str, Any]) -> bool:
         _write_connection_file(launch)
+        if is_tcp_only(launch):
+            ports = {f"{SOCKETS_INSIDE}-{number + 1}": FIRST_PORT + number for number in range(len(CHANNELS))}
+            self._relay = LoopbackRelay(self._loop, ports, self._reached)
         argv = [part.replace("{connection_file}", CONNECTION_FILE) for part in launch["argv"]]
         folder = launch["cwd"] if os.path.isdir(launch["cwd"]) else self._request["workspace"]["path"]
         marker, _, value = self._request["env_marker"].partition("=")
@@ -126,12 +157,13 @@ class Inner:
         self._report({"type": "started", "pid": self._kernel.pid})
         return True
 
-    def _has_ended(self, kernel: subprocess.Popen[bytes]) -> bool:
-        code = kernel.poll()
-        if code is None:
-            return False
-        self._report_end(code)
-        return True
+    def _reached(self, port: int) -> None:
+        """Something answers: who that is tells the kernel from a wrapper around it."""
+        if not self._is_listener_known:
+            pid = port_listener_pid(port)
+            if pid is not None:
+                self._is_listener_known = True
+                self._report({"type": "listening", "pid": pid})
 
     def _report_end(self, code: int) -> None:
         """`code` as Popen has it: negative for a signal."""
@@ -139,11 +171,17 @@ class Inner:
         self._report({"type": "exited", **ended})
 
 
+def is_tcp_only(launch: Mapping[str, Any] | None) -> bool:
+    """Whether this kernel cannot do ipc, so that it must be given a network of its own."""
+    return launch is not None and launch.get("transport") == "tcp"
+
+
 def _write_connection_file(launch: Mapping[str, Any]) -> None:
+    transport, ip, first = ("tcp", LOOPBACK, FIRST_PORT) if is_tcp_only(launch) else ("ipc", SOCKETS_INSIDE, 1)
     connection = {
-        "transport": "ipc",
-        "ip": SOCKETS_INSIDE,
-        **{f"{channel}_port": number for number, channel in enumerate(CHANNELS, start=1)},
+        "transport": transport,
+        "ip": ip,
+        **{f"{channel}_port": number for number, channel in enumerate(CHANNELS, start=first)},
         "key": launch["key"],
         "signature_scheme": launch["signature_scheme"],
         "kernel_name": launch["kernel_name"],

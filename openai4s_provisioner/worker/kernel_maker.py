@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Callable
 
@@ -11,6 +12,9 @@ from ..sandbox.seam import NoSandbox, Sandbox
 from ..sandbox.spec import SandboxSpec
 from ..transport.loop import Loop
 from .confined import ConfinedKernel
+from .inner import is_tcp_only
+
+_log = logging.getLogger(__name__)
 
 
 def usable_sandbox() -> Sandbox:
@@ -48,6 +52,8 @@ class KernelMaker:
                 self._workspace["nonce_name"] = ""
             on_event(event)
 
+        if is_tcp_only(launch):
+            _log.info("this kernel can only do TCP: it gets a network of its own and cannot reach anything outside")
         return ConfinedKernel(
             self._loop,
             sandbox=self._sandbox,

@@ -166,7 +166,7 @@ def test_isolation_that_is_not_verified_refuses_with_the_remedy(bench: Bench) ->
 
 
 def test_a_probe_that_breaks_has_proven_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def breaks(profile: object) -> IsolationVerdict:
+    async def breaks(profile: object, private_network: bool) -> IsolationVerdict:
         raise OSError("no such file")
 
     monkeypatch.setattr(bench.backend, "isolates_session_credentials", breaks)

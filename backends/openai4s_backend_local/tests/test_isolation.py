@@ -31,11 +31,11 @@ class CountingProbe:
         self.gate.set()
         self.begun = threading.Event()
 
-    def configuration(self, profile: ResourceProfile) -> str:
-        return f"{self.version} {profile.share}"
+    def configuration(self, profile: ResourceProfile, private_network: bool = False) -> str:
+        return f"{self.version} {profile.share} {private_network}"
 
-    def prove(self, profile: ResourceProfile) -> IsolationVerdict:
-        self.asked.append(profile.name)
+    def prove(self, profile: ResourceProfile, private_network: bool = False) -> IsolationVerdict:
+        self.asked.append(f"{profile.name}, private network" if private_network else profile.name)
         self.threads.add(threading.get_ident())
         self.begun.set()
         assert self.gate.wait(10)
@@ -44,13 +44,13 @@ class CountingProbe:
 
 
 class ProbeThatBreaks(CountingProbe):
-    def prove(self, profile: ResourceProfile) -> IsolationVerdict:
-        super().prove(profile)
+    def prove(self, profile: ResourceProfile, private_network: bool = False) -> IsolationVerdict:
+        super().prove(profile, private_network)
         raise OSError("no more processes")
 
 
 def test_a_proof_is_made_once_per_configuration_and_off_the_loop() -> None:
-    probe = CountingProbe(True, True, True)
+    probe = CountingProbe(True, True, True, True)
     proof = IsolationProof(probe)
 
     async def ask() -> None:
@@ -61,6 +61,9 @@ def test_a_proof_is_made_once_per_configuration_and_off_the_loop() -> None:
         probe.version = "2"  # a new sandbox program, another kernel
         assert (await proof.verdict(PROFILE)).verified
         assert probe.asked == ["one", "other", "one"]
+        for _ in range(2):
+            assert (await proof.verdict(PROFILE, private_network=True)).verified
+        assert probe.asked[3:] == ["one, private network"]
         assert threading.get_ident() not in probe.threads
 
     asyncio.run(ask())
@@ -126,14 +129,16 @@ def test_other_systems_are_refused_without_a_probe() -> None:
     assert probe.asked == []
 
 
-def test_this_machine_is_proven_and_nothing_is_left_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("private_network", [False, True])
+def test_this_machine_is_proven_and_nothing_is_left_behind(tmp_path: Path, private_network: bool) -> None:
     state, exchange = tmp_path / "new" / "state", tmp_path / "new" / "exchange"
     backend = create_backend(state_dir=state, exchange_dir=exchange, options={})
     assert isinstance(backend, SessionIsolationProvider)
-    verdict = asyncio.run(backend.isolates_session_credentials(PROFILE))
+    verdict = asyncio.run(backend.isolates_session_credentials(PROFILE, private_network))
     assert verdict.verified, verdict.sentence
     assert len(verdict.attacks) > 10
     assert all(verdict.attacks.values())
+    assert ("connect_abstract_socket" in verdict.attacks) is private_network
     assert os.listdir(tmp_path) == []
 
 
@@ -167,6 +172,7 @@ def test_the_configuration_changes_with_what_a_proof_depends_on(
     known = {probe.configuration(PROFILE), probe.configuration(OTHER)}
     known.add(SandboxProbe(tmp_path / "another", tmp_path / "exchange").configuration(PROFILE))
     assert len(known) == 3
+    assert probe.configuration(PROFILE, private_network=True) not in known
     assert probe.configuration(ResourceProfile("renamed", "local")) in known
     monkeypatch.setenv("PATH", str(tmp_path))
     assert probe.configuration(PROFILE) not in known

@@ -92,6 +92,28 @@ def test_a_kernelspec_of_somebody_else_is_not_replaced(kernels: Path, capsys: py
     assert str(kernels / "own-default-session") in capsys.readouterr().err
 
 
+def test_a_kernel_that_can_only_do_tcp_is_installed_as_such(kernels: Path) -> None:
+    assert main(["kernels", "install", "--kernel", "own", "--transport", "tcp"]) == 0
+    assert KernelSpecManager().get_kernel_spec("own-default-session").metadata["openai4s"]["transport"] == "tcp"
+    assert main(["kernels", "install", "--kernel", "own"]) == 0
+    assert "transport" not in KernelSpecManager().get_kernel_spec("own-default-session").metadata["openai4s"]
+
+
+def test_a_base_kernel_may_say_itself_that_it_can_only_do_tcp(
+    kernels: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stanza = {"argv": ["own-kernel"], "display_name": "Own", "language": "own"}
+    _write(kernels / "jvm", {**stanza, "metadata": {"openai4s": {"transport": "tcp"}}})
+    assert main(["kernels", "install", "--kernel", "jvm"]) == 0
+    spec = KernelSpecManager().get_kernel_spec("jvm-default-session")
+    assert spec.metadata["openai4s"] == {"base_kernel": "jvm", "profile": "default", "transport": "tcp"}
+    capsys.readouterr()
+    assert main(["kernels", "list"]) == 0
+    names = [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()]
+    assert "jvm" not in names, "what only says how it can be reached is no session"
+    assert "jvm-default-session" in names
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -99,6 +121,7 @@ def test_a_kernelspec_of_somebody_else_is_not_replaced(kernels: Path, capsys: py
         (["--kernel", "own", "--profile", "nonesuch"], "'nonesuch'"),
         (["--kernel", "own-default-session"], "is a session already"),
         (["--kernel", "empty"], "argv"),
+        (["--kernel", "pigeon"], "'pigeon post'"),
     ],
 )
 def test_what_cannot_be_installed_is_said_in_one_line(
@@ -106,6 +129,8 @@ def test_what_cannot_be_installed_is_said_in_one_line(
 ) -> None:
     main(["kernels", "install", "--kernel", "own"])
     _write(kernels / "empty", {"argv": [], "display_name": "Empty", "language": "own"})
+    words = {"openai4s": {"transport": "pigeon post"}}
+    _write(kernels / "pigeon", {"argv": ["p"], "display_name": "P", "language": "own", "metadata": words})
     before = sorted(path.name for path in kernels.iterdir())
     capsys.readouterr()
     assert main(["kernels", "install", *arguments]) == 1

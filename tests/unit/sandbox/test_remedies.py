@@ -52,3 +52,9 @@ def test_an_attack_without_a_result_was_not_stopped(inside: dict[str, bool]) -> 
 
 def test_no_attack_at_all_proves_nothing() -> None:
     assert not judge({}, {}).verified
+
+
+def test_a_network_that_cannot_be_made_is_told_from_namespaces_that_are_off() -> None:
+    said = remedy("bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted")
+    assert "can only do TCP" in said
+    assert "kernel that can do ipc" in said
