@@ -15,7 +15,7 @@ from typing import Any, Callable
 from ..transport.loop import Loop
 from .attempt import read_address_record
 
-_PATIENCE_S = 15.0
+PATIENCE_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,12 @@ class Itinerary:
 
         def too_late() -> None:
             if self._round == round_number:
-                cause = f"the name service or the file system did not answer within {_PATIENCE_S:.0f} s"
+                cause = f"the name service or the file system did not answer within {PATIENCE_S:.0f} s"
                 ready(self._route(self._without_lookup(cause)))
 
         self._asking = threading.Thread(target=ask, name="lookup", daemon=True)
         self._asking.start()
-        self._loop.call_later(_PATIENCE_S, too_late)
+        self._loop.call_later(PATIENCE_S, too_late)
 
     def _without_lookup(self, cause: str) -> tuple[Stop, ...]:
         """What can be tried without asking anybody; `cause` for the rest."""

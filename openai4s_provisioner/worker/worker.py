@@ -54,7 +54,7 @@ class Worker:
         )
         itinerary = Itinerary(loop, attempt.addresses, attempt.certificate_sha256, attempt.address_record)
         self._dialer = Dialer(loop, identity, itinerary, lambda: self._link.received, self._connected)
-        self._has_told_way = False
+        self._told_address = ""
         self._grace: Timer | None = None
         self._ending: str | None = None
         self._exit_code = ExitCode.ENDED
@@ -123,10 +123,10 @@ class Worker:
         self._tell_way()
 
     def _tell_way(self) -> None:
-        """Which address led here, and which did not and why: the first time, and whenever one did not."""
+        """Which address led here, and which did not and why; nothing when all is as it was told last."""
         failures, self._dialer.failures = self._dialer.failures, {}
-        if failures or not self._has_told_way:
-            self._has_told_way = True
+        if failures or self._dialer.reached != self._told_address:
+            self._told_address = self._dialer.reached
             failed = [{"address": each.address, "cause": each.cause} for each in failures.values()]
             self._link.send_control({"type": "dialled", "address": self._dialer.reached, "failed": failed})
 

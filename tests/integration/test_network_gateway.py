@@ -347,7 +347,8 @@ def test_out_of_descriptors_the_port_goes_on_afterwards(
     assert running is not None
     assert running.network is not None
     (acceptor,) = running.network._acceptors
-    real, failures = acceptor._socket, []
+    real = acceptor._socket
+    failures: list[int] = []
 
     class SocketWithoutDescriptors:
         def accept(self) -> Any:

