@@ -14,7 +14,7 @@ from traitlets.config import Config
 
 from ..app import load_site_config
 from ..orchestration.errors import ConfigError, ProvisionerError
-from ..orchestration.models import ResourceProfile, Transport
+from ..orchestration.models import KernelTransport, ResourceProfile
 from . import kernelspecs
 from .settings import OpenAI4S
 
@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     install.add_argument("--cluster-toml", default="", help="path of cluster.toml, if not found by itself")
     install.add_argument(
         "--transport",
-        choices=[each.value for each in Transport],
+        choices=[each.value for each in KernelTransport],
         help="how the kernel can be reached: tcp for one that cannot do ipc; it then has no network to the outside",
     )
     where = install.add_mutually_exclusive_group()
@@ -64,7 +64,7 @@ def _install(arguments: argparse.Namespace) -> int:
     settings = OpenAI4S(config=Config({"OpenAI4S": {"cluster_toml": arguments.cluster_toml}})).frozen()
     profiles = _chosen_profiles(load_site_config(settings).profiles, arguments.profile)
     prefix = sys.prefix if arguments.sys_prefix else arguments.prefix
-    transport = Transport(arguments.transport) if arguments.transport else None
+    transport = KernelTransport(arguments.transport) if arguments.transport else None
     manager = KernelSpecManager()
     for base in arguments.kernel or ["python3"]:
         for profile in profiles:

@@ -18,7 +18,7 @@ from typing import Any
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKernel
 
 from ..orchestration.errors import ConfigError
-from ..orchestration.models import ResourceProfile, Transport
+from ..orchestration.models import KernelTransport, ResourceProfile
 
 PROVISIONER = "openai4s-provisioner"
 MARK = "openai4s"  # in a kernelspec's metadata; a session's names its base kernel there, a base may say "transport"
@@ -51,18 +51,18 @@ def mark(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def chosen_transport(metadata: Mapping[str, Any]) -> Transport:
+def chosen_transport(metadata: Mapping[str, Any]) -> KernelTransport:
     """How the kernel can be reached. Raises ConfigError for a word that is none."""
-    word = mark(metadata).get("transport", Transport.IPC)
+    word = mark(metadata).get("transport", KernelTransport.IPC)
     try:
-        return Transport(word)
+        return KernelTransport(word)
     except ValueError:
-        known = " or ".join(f"{each.value!r}" for each in Transport)
+        known = " or ".join(f"{each.value!r}" for each in KernelTransport)
         raise ConfigError(f"metadata.{MARK}.transport must be {known}, and is {word!r}.") from None
 
 
 def session_stanza(
-    base: KernelSpec, base_name: str, profile: ResourceProfile, transport: Transport | None = None
+    base: KernelSpec, base_name: str, profile: ResourceProfile, transport: KernelTransport | None = None
 ) -> dict[str, Any]:
     """The content of kernel.json. Without a `transport`, the one that the base kernel names."""
     chosen = chosen_transport(base.metadata) if transport is None else transport
@@ -79,9 +79,9 @@ def session_stanza(
     return content
 
 
-def _said(transport: Transport) -> dict[str, str]:
+def _said(transport: KernelTransport) -> dict[str, str]:
     """Only what is not usual is written down."""
-    return {} if transport is Transport.IPC else {"transport": transport.value}
+    return {} if transport is KernelTransport.IPC else {"transport": transport.value}
 
 
 def install(
@@ -91,7 +91,7 @@ def install(
     *,
     user: bool = True,
     prefix: str | None = None,
-    transport: Transport | None = None,
+    transport: KernelTransport | None = None,
 ) -> SessionKernelspec:
     """Write the session kernelspec of `base_name` and `profile`. Replaces our own older one, refuses anyone else's.
 

@@ -24,7 +24,7 @@ from traitlets import Unicode
 
 from ..app import ControlPlane, KernelRequest, KernelState, SessionChange
 from ..orchestration.errors import ConfigError, Refused, SessionEnded
-from ..orchestration.models import KernelLaunch, Transport
+from ..orchestration.models import KernelLaunch, KernelTransport
 from ..orchestration.reasons import Reason
 from .announcer import Announcer
 from .environment import installation_folders, kernel_argv, session_environment
@@ -216,7 +216,7 @@ class SessionProvisioner(KernelProvisionerBase):
             )
         return spec
 
-    def _transport(self, spec: KernelSpec) -> Transport:
+    def _transport(self, spec: KernelSpec) -> KernelTransport:
         """How this kernel can be reached, as its kernelspec says."""
         try:
             return chosen_transport(spec.metadata)

@@ -17,10 +17,11 @@ from typing import Any
 from ..sandbox.errors import SandboxError
 from .config import SiteConfig
 from .errors import ConfigError, Refused
-from .models import KernelLaunch, ResourceProfile, SessionSpec, Transport, WorkspacePolicy
+from .models import KernelLaunch, KernelTransport, ResourceProfile, SessionSpec, WorkspacePolicy
 from .ports import AllocationBackend, IsolationVerdict, SessionIsolationProvider
 from .reasons import Reason
 from .store import Store, StoreThread
+from .ways_in import closed_to_network, needs_network
 
 _log = logging.getLogger(__name__)
 MAX_SOCKET_PATH_BYTES = 107  # sun_path, less its final NUL; zmq allows no more
@@ -54,7 +55,10 @@ class Admission:
         store: StoreThread,
         sandbox_for: SandboxFor,
         clock: Callable[[], float] = time.time,
+        listens: bool = True,
     ) -> None:
+        """`listens`: whether workers of other machines can reach us."""
+        self._listens = listens
         self._config = config
         self._backends = backends
         self._store = store
@@ -81,6 +85,8 @@ class Admission:
         backend = self._backend_of(profile)
         check_spec(request, profile)
         self._check_policy(request.spec, profile)
+        if needs_network(profile, backend) and not self._listens:
+            raise closed_to_network(profile)
         await verify_isolation(backend, profile, request.launch.transport)
         await self._check_quota(request.owner)
         return Admitted(profile, backend)
@@ -156,7 +162,7 @@ def check_spec(request: AdmissionRequest, profile: ResourceProfile) -> None:
         )
 
 
-async def verify_isolation(backend: AllocationBackend, profile: ResourceProfile, transport: Transport) -> None:
+async def verify_isolation(backend: AllocationBackend, profile: ResourceProfile, transport: KernelTransport) -> None:
     """Raises Refused(ISOLATION_UNVERIFIED) unless the backend proves it, now. Asked again before every attempt."""
     verdict = await _verdict(backend, profile, transport)
     if not verdict.verified:
@@ -164,7 +170,9 @@ async def verify_isolation(backend: AllocationBackend, profile: ResourceProfile,
         raise Refused(Reason.ISOLATION_UNVERIFIED, f"{sentence} {verdict.sentence}".strip())
 
 
-async def _verdict(backend: AllocationBackend, profile: ResourceProfile, transport: Transport) -> IsolationVerdict:
+async def _verdict(
+    backend: AllocationBackend, profile: ResourceProfile, transport: KernelTransport
+) -> IsolationVerdict:
     if not isinstance(backend, SessionIsolationProvider):
         return IsolationVerdict(False, f"The backend {backend.name!r} has no way to prove it. Choose another profile.")
     try:

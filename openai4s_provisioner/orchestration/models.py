@@ -77,7 +77,7 @@ class ReadyCheck(enum.StrEnum):
     KERNEL_INFO = "kernel_info"
 
 
-class Transport(enum.StrEnum):
+class KernelTransport(enum.StrEnum):
     """How a kernel can be reached where it runs. One that can only do TCP gets a network of its own (no way out)."""
 
     IPC = "ipc"
@@ -85,7 +85,15 @@ class Transport(enum.StrEnum):
 
     @property
     def needs_private_network(self) -> bool:
-        return self is Transport.TCP
+        return self is KernelTransport.TCP
+
+
+class WorkerTransport(enum.StrEnum):
+    """How workers reach the server: AUTO is the Unix socket where they run on this machine, else the network."""
+
+    AUTO = "auto"
+    UNIX = "unix"
+    TCP = "tcp"
 
 
 @dataclass(frozen=True)
@@ -116,6 +124,7 @@ class ResourceProfile:
     share_read_only: tuple[str, ...] = ()
     ready_check: ReadyCheck = ReadyCheck.EXECUTE
     registration_timeout_s: int = 300
+    transport: WorkerTransport = WorkerTransport.AUTO
     backend_options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -133,7 +142,7 @@ class KernelLaunch:
     key: str  # HMAC key of the kernel's messages, as in the connection file
     signature_scheme: str = "hmac-sha256"
     kernel_name: str = ""
-    transport: Transport = Transport.IPC
+    transport: KernelTransport = KernelTransport.IPC
     curve_publickey: str = ""  # CurveZMQ pair, shared by both ends, where the site requires it; "" = none
     curve_secretkey: str = ""
 

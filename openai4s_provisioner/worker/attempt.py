@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import stat
 from dataclasses import dataclass, field
 from typing import Any
 
 _LARGEST_BYTES = 16 * 1024 * 1024
 _VERSION = 1
+ADDRESS_RECORD = "server.json"  # beside the attempt's files
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class AttemptUnusable(Exception):
@@ -30,10 +33,12 @@ class Attempt:
     ranks: int
     credential: str = field(repr=False)
     addresses: tuple[str, ...]
+    certificate_sha256: str | None
     workspace: dict[str, Any]
     sandbox: dict[str, Any]
     launch: dict[str, Any] | None = field(repr=False)
     server_grace_s: float
+    address_record: str = ""  # the file that says where the server is, should it have moved
 
 
 def take_attempt(folder: str, rank: int) -> Attempt:
@@ -43,7 +48,7 @@ def take_attempt(folder: str, rank: int) -> Attempt:
     with contextlib.suppress(OSError):
         os.unlink(path)
     try:
-        attempt = _understand(json.loads(content))
+        attempt = _understand(json.loads(content), os.path.join(folder, ADDRESS_RECORD))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AttemptUnusable(f"{path} cannot be understood ({type(error).__name__})") from None
     if attempt.rank != rank:
@@ -68,7 +73,17 @@ def _read_private(path: str) -> bytes:
     return content
 
 
-def _understand(value: dict[str, Any]) -> Attempt:
+def read_address_record(path: str) -> tuple[tuple[str, ...], str | None] | None:
+    """The server's addresses and its certificate's digest, as it last wrote them down. None: nothing of use there."""
+    try:
+        value = json.loads(_read_private(path))
+        addresses = tuple(_text(address) for address in value["addresses"])
+        return (addresses, _digest(value["certificate_sha256"])) if addresses else None
+    except (AttemptUnusable, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _understand(value: dict[str, Any], address_record: str) -> Attempt:
     if value["version"] != _VERSION:
         raise ValueError("unknown version")
     attempt = Attempt(
@@ -83,10 +98,18 @@ def _understand(value: dict[str, Any]) -> Attempt:
         sandbox=dict(value["sandbox"]),
         launch=None if value.get("launch") is None else dict(value["launch"]),
         server_grace_s=float(value["server_grace_s"]),
+        certificate_sha256=_digest(value["certificate_sha256"]),
+        address_record=address_record,
     )
     if not attempt.addresses:
         raise ValueError("no address")
     return attempt
+
+
+def _digest(value: Any) -> str | None:
+    if value is not None and (not isinstance(value, str) or not _SHA256.fullmatch(value)):
+        raise ValueError("not a digest")
+    return value
 
 
 def _text(value: Any) -> str:
