@@ -103,12 +103,17 @@ class Link:
         self._fd = sock.fileno()
         self._silent_turns = 0
         self._ping_timer = self.loop.call_later(self._ping_s, self._ping)
+        self._connection.ping()  # so that a connection which stands brings something at once, and one that hangs shows
         self.loop.call_soon(self._start, sock, leftover)
 
-    def send_control(self, message: dict[str, Any]) -> None:
-        """Sends now or once attached, ahead of all stream data. Raises ValueError past 1 MiB of JSON."""
-        self._mux.send_control(message)
+    def send_control(self, message: dict[str, Any]) -> bool:
+        """Sends now or once attached, ahead of all stream data. False, and not taken, when too many wait already.
+
+        Raises ValueError past 1 MiB of JSON.
+        """
+        taken = self._mux.send_control(message)
         self.schedule_flush()
+        return taken
 
     def open_stream(self, channel: str) -> Stream:
         stream_id = self._mux.open(channel)

@@ -72,15 +72,22 @@ class Dialer:
         self._pause: Timer | None = None
         self._next_address = 0
         self._rounds = 0
+        self._received_before = -1  # what we held when the last link began
         self._says_resume = False
         self.was_welcomed = False
         self.failures: dict[str, DialFailure] = {}  # the latest of each address
 
     def start(self) -> None:
-        """Dial now. Does nothing while it is dialling already."""
-        if self._call is None and self._pause is None:
-            self._next_address = self._rounds = 0
+        """Dial now; after a pause when the last link brought nothing, or a server that drops us at once would be
+        dialled without end. Does nothing while it is dialling already."""
+        if self._call is not None or self._pause is not None:
+            return
+        self._next_address = 0
+        if self._received() != self._received_before:
+            self._rounds = 0
             self._dial()
+        else:
+            self._dial_later()
 
     def cancel(self) -> None:
         if self._pause is not None:
@@ -100,17 +107,21 @@ class Dialer:
     def _succeeded(self, peer: socket.socket, welcome: Welcomed) -> None:
         self._call = None
         self.was_welcomed = self._says_resume = True
+        self._received_before = self._received()
         self._connected(peer, welcome)
 
     def _failed(self, cause: str, was_sent: bool) -> None:
         address = self._addresses[self._next_address]
         self._call = None
         self.failures[address] = DialFailure(address, cause)
+        has_other_line = False  # the one that may be right is said soon, and only the pair of them counts as a try
         if was_sent and not self.was_welcomed:
-            self._says_resume = not self._says_resume
+            has_other_line = self._says_resume = not self._says_resume
         self._next_address = (self._next_address + 1) % len(self._addresses)
-        pause_s = 0.0
-        if self._next_address == 0:
+        self._dial_later(_FIRST_PAUSE_S if has_other_line else 0.0)
+
+    def _dial_later(self, pause_s: float = 0.0) -> None:
+        if self._next_address == 0 and not pause_s:
             pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(self._rounds, 16))
             self._rounds += 1
         self._pause = self._loop.call_later(pause_s * random.uniform(0.5, 1.5), self._dial)  # noqa: S311

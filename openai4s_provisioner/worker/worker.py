@@ -47,7 +47,7 @@ class Worker:
         self._attempt = attempt
         self._scratch = scratch
         self._link = Link(loop, self, opens_streams=False)
-        self._kernels = Kernels(loop, make_kernel, self._link.send_control, self._make_spool, self._check_ended)
+        self._kernels = Kernels(loop, make_kernel, self._report, self._make_spool, self._check_ended)
         identity = Identity(
             attempt.allocation_id, attempt.rank, attempt.credential, secrets.token_bytes(RESUME_KEY_BYTES)
         )
@@ -100,6 +100,10 @@ class Worker:
         else:
             self._server_away()
 
+    def _report(self, event: Event) -> None:
+        if not self._link.send_control(event):
+            _log.error("too many reports wait for the server; one of kind %s was dropped", event["type"])
+
     # ---- reaching the server
 
     def _server_away(self) -> None:
@@ -145,7 +149,7 @@ class Worker:
             self._leave()
         elif not self._kernels.are_relaying:
             self._is_farewell_said = True
-            self._link.send_control({"type": "ended", "exit_code": int(self._exit_code), "reason": self._ending})
+            self._report({"type": "ended", "exit_code": int(self._exit_code), "reason": self._ending})
             self._link.when_delivered(self._leave)
 
     def _leave(self) -> None:

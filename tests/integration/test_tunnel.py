@@ -261,6 +261,37 @@ def test_when_the_kernel_is_gone_its_connections_close_and_new_ones_wait(tunnel:
             late.recv(1)
 
 
+def test_clients_of_a_kernel_that_died_before_its_endpoint_was_opened_wait(tunnel: Callable[..., Tunnel]) -> None:
+    opened = tunnel()
+    opened.worker()
+    opened.connected()
+    opened.gateway.send("alloc", 0, {"type": "stop_kernel", "launch_id": "first", "grace_s": 0.0})
+    opened.exited()
+    with connect(opened.endpoint(), "shell") as peer:
+        peer.settimeout(0.3)
+        with pytest.raises(TimeoutError):  # taken and dropped, a zmq client would come back ten times a second
+            peer.recv(1)
+
+
+def test_a_server_that_drops_its_worker_at_once_is_not_dialled_without_end(tunnel: Callable[..., Tunnel]) -> None:
+    opened = tunnel()
+    worker = opened.worker()
+    opened.connected()
+
+    def cut_and_come_back() -> None:
+        before = len(opened.observer.link_states())
+        worker.cut()
+        opened.observer.wait_for(lambda told: len(opened.observer.link_states()) >= before + 2)
+
+    for _ in range(5):
+        cut_and_come_back()
+    assert worker.worker._dialer._rounds >= 4
+    with connect(opened.endpoint(), "shell") as peer:
+        assert echoed(peer, b"x") == b"x"
+    cut_and_come_back()
+    assert worker.worker._dialer._rounds == 0, "a link that carried something is dialled again at once"
+
+
 def test_a_kernel_that_dies_before_it_listens_lets_its_clients_go(tunnel: Callable[..., Tunnel]) -> None:
     opened = tunnel()
     opened.worker(kind=KernelThatNeverListens)
