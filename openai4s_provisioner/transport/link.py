@@ -103,7 +103,6 @@ class Link:
         self._fd = sock.fileno()
         self._silent_turns = 0
         self._ping_timer = self.loop.call_later(self._ping_s, self._ping)
-        self._connection.ping()  # so that a connection which stands brings something at once, and one that hangs shows
         self.loop.call_soon(self._start, sock, leftover)
 
     def send_control(self, message: dict[str, Any]) -> bool:
@@ -114,6 +113,11 @@ class Link:
         taken = self._mux.send_control(message)
         self.schedule_flush()
         return taken
+
+    def ask_for_life(self) -> None:
+        """Ping now: a connection that stands answers at once, and so shows that it is worth something."""
+        self._connection.ping()
+        self.schedule_flush()
 
     def open_stream(self, channel: str) -> Stream:
         stream_id = self._mux.open(channel)

@@ -115,6 +115,7 @@ class Worker:
             self._grace.cancel()
         try:
             self._link.attach(peer, welcome.leftover, welcome.peer_received)
+            self._link.ask_for_life()
         except ProtocolError as error:
             _log.error("cannot resume: %s", error)
             peer.close()
