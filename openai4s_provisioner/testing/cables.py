@@ -65,6 +65,7 @@ class CableThatIsCut:
         self._ends: set[socket.socket] = set()
         self._guard = threading.Lock()
         self._is_closed = False
+        self._refuses = False
         self._threads: list[threading.Thread] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(path)
@@ -83,8 +84,14 @@ class CableThatIsCut:
         """Pass nothing on any more, and close nothing either: the peer has lost its power."""
         self._flows.clear()
 
+    def refuse(self) -> None:
+        """Close what stands, and whoever dials, at once."""
+        self._refuses = True
+        self.cut_now()
+
     def flow_again(self) -> None:
         """New connections pass; those that stood went with the power."""
+        self._refuses = False
         self.cut_now()
         self._flows.set()
 
@@ -109,6 +116,8 @@ class CableThatIsCut:
                 return
             far = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
+                if self._refuses:
+                    raise ConnectionRefusedError
                 far.connect(self._target())
             except OSError:
                 near.close()

@@ -15,6 +15,7 @@ from typing import Any
 
 _LARGEST_BYTES = 16 * 1024 * 1024
 _VERSION = 1
+_SPOOL_MB = 2048
 
 
 class AttemptUnusable(Exception):
@@ -34,6 +35,7 @@ class Attempt:
     sandbox: dict[str, Any]
     launch: dict[str, Any] | None = field(repr=False)
     server_grace_s: float
+    spool_mb: int
 
 
 def take_attempt(folder: str, rank: int) -> Attempt:
@@ -83,6 +85,7 @@ def _understand(value: dict[str, Any]) -> Attempt:
         sandbox=dict(value["sandbox"]),
         launch=None if value.get("launch") is None else dict(value["launch"]),
         server_grace_s=float(value["server_grace_s"]),
+        spool_mb=max(0, int(value.get("spool_mb", _SPOOL_MB))),
     )
     if not attempt.addresses:
         raise ValueError("no address")
