@@ -21,6 +21,8 @@ class AppSettings:
     cluster_toml: Path | None
     config_path: tuple[Path, ...]
     jupyter_folders: tuple[str, ...]
+    worker_listen: str = ""  # "" = no port
+    worker_advertise: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

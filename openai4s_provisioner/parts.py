@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from .app_values import AppSettings
-from .gateway.worker_gateway import LinkState, Registration, WorkerGateway
+from .gateway.certificate import load_certificate
+from .gateway.listen_address import AdvertisedAddress, ListenAddress, parse_advertise, parse_listen
+from .gateway.worker_gateway import LinkState, NetworkDoor, Registration, WorkerGateway
 from .live_kernels import LiveKernels
+from .orchestration.address_keeper import AddressKeeper
 from .orchestration.admission import Admission
 from .orchestration.attempt import AttemptPreparer
 from .orchestration.bootstrap import CredentialIssuer, load_secret
@@ -34,6 +37,7 @@ from .orchestration.reconciler import Reconciler
 from .orchestration.reports import WorkerReports
 from .orchestration.session import SessionService
 from .orchestration.store import StoreThread
+from .orchestration.ways_in import WaysIn
 from .session_sandbox import SessionSandbox
 from .transport.private_folder import PrivateFolder, remove_leftovers
 from .worker.scratch import scratch_parent
@@ -67,6 +71,18 @@ def load_backends(config: SiteConfig, settings: AppSettings) -> dict[str, Alloca
     return backends
 
 
+def _network_settings(settings: AppSettings) -> tuple[ListenAddress | None, tuple[AdvertisedAddress, ...]]:
+    """Where to listen (None: nowhere), and what to advertise. Raises ConfigError."""
+    advertise = tuple(parse_advertise(text) for text in settings.worker_advertise)
+    if settings.worker_listen:
+        return parse_listen(settings.worker_listen), advertise
+    if advertise:
+        raise ConfigError(
+            "OpenAI4S.worker_advertise is set, but no port is open. Set OpenAI4S.worker_listen as well, or neither."
+        )
+    return None, ()
+
+
 class AdmissionParts:
     """What answers "may I?". Makes no file, no socket and no thread."""
 
@@ -74,11 +90,20 @@ class AdmissionParts:
         self.settings = settings
         self.config = load_site_config(settings)
         self.backends = load_backends(self.config, settings)
+        self.listen, self.advertise = _network_settings(settings)
         self.store = StoreThread(settings.state_dir)
         self.sandbox = SessionSandbox(
             Path.home(), settings.state_dir, settings.exchange_dir, settings.workspaces_dir, settings.jupyter_folders
         )
-        self.admission = Admission(self.config, self.backends, self.store, self.sandbox)
+        self.admission = Admission(
+            self.config, self.backends, self.store, self.sandbox, listens=self.listen is not None
+        )
+
+    def network_door(self) -> NetworkDoor | None:
+        """What to listen on, with the certificate, which is made now if there is none. None: open no port."""
+        if self.listen is None:
+            return None
+        return NetworkDoor(self.listen, self.advertise, load_certificate(self.settings.state_dir))
 
     async def stop(self) -> None:
         for backend in self.backends.values():
@@ -112,7 +137,8 @@ class RunningParts:
         changes, launches, daemon = ChangeBoard(), LaunchBook(), Daemon(store)
         self._daemon = daemon
         observer = _Relay()
-        self.gateway = WorkerGateway(Path(folder.path) / "gw", StoreFrontDesk(store, issuer), observer)
+        desk = StoreFrontDesk(store, issuer)
+        self.gateway = WorkerGateway(Path(folder.path) / "gw", desk, observer, network=admitting.network_door())
         outbox = Outbox(self.gateway)
         preparer = AttemptPreparer(
             state_dir=settings.state_dir,
@@ -123,9 +149,11 @@ class RunningParts:
             prepare_homes=admitting.sandbox.prepare,
             sweep_scratch=lambda: remove_leftovers(scratch_parent()),
             bundle_path=lambda: write_worker_zipapp(settings.exchange_dir),
-            addresses=lambda: (self.gateway.address,),
+            ways_in=self._ways_in,
             server_grace_s=config.limits.server_grace_s,
         )
+        told = (preparer.attempt_dir, self._ways_in)
+        self._address_keeper = AddressKeeper(store, daemon, config, admitting.backends, *told)
         executor = Executor(
             store=store,
             daemon=daemon,
@@ -161,13 +189,18 @@ class RunningParts:
         observer.reports = self.reports
         self.kernels = LiveKernels(self.sessions, self.gateway, config.policy.kernel_answer_s)
 
+    def _ways_in(self) -> WaysIn:
+        return WaysIn(self.gateway.address, self.gateway.network_addresses, self.gateway.certificate_sha256)
+
     def start(self) -> None:
         self.gateway.start()
         self.reports.start()
         self.reconciler.start()
+        self._address_keeper.start()
 
     async def stop(self) -> None:
         await self.kernels.close()
+        await self._address_keeper.stop()
         await self.reconciler.stop()
         await asyncio.to_thread(self.gateway.stop)
         await self.reports.stop()

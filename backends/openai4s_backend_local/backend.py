@@ -46,6 +46,7 @@ T = TypeVar("T")
 
 class LocalBackend:
     name = NAME
+    runs_here = True
 
     def __init__(self, receipts_folder: Path, limits: Limits, probe: Probe) -> None:
         self._receipts = Receipts(receipts_folder)

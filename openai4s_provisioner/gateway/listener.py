@@ -1,7 +1,7 @@
 """Listening sockets: bind, accept without blocking, close and unlink. What is accepted goes to the owner's callback.
 
-The Unix form takes only its own user's processes (and root's), besides the 0700 folder around it. A form for TCP
-joins here as another class with the same three members; it refuses nothing that the handshake has to judge.
+The Unix form takes only its own user's processes (and root's), besides the 0700 folder around it. The form for the
+network is in `network_listener`; it refuses nothing that the handshake has to judge.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from ..orchestration.errors import ConfigError, StateError
 from ..transport.loop import Loop
@@ -25,17 +24,6 @@ _ACCEPT_AGAIN_S = 0.2
 _OUT_OF_SOMETHING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 Accepted = Callable[[socket.socket], None]
-
-
-class Listener(Protocol):
-    """A place to dial. `address` is what is written into a worker's attempt file."""
-
-    @property
-    def address(self) -> str: ...
-
-    def start(self, accepted: Accepted) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def check_socket_path(path: str) -> None:
@@ -64,27 +52,15 @@ def prepare_folder(folder: Path) -> bool:
     return made
 
 
-class UnixListener:
-    def __init__(self, loop: Loop, path: str, backlog: int) -> None:
-        """Bind and listen; a connection waits in the backlog until `start`. Raises ConfigError or StateError."""
-        check_socket_path(path)
+class Acceptor:
+    """Accepts on one listening socket, one connection a turn of the loop, for as long as it is started."""
+
+    def __init__(self, loop: Loop, listening: socket.socket, address: str) -> None:
         self._loop = loop
-        self._path = path
+        self._socket = listening
+        self._address = address
         self._accepted: Accepted | None = None
         self._watched = False
-        self._closed = False
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        try:
-            _bind_private(self._socket, path)
-            self._socket.listen(backlog)
-        except OSError as error:
-            self._socket.close()
-            raise StateError(f"The socket {path} cannot be opened: {error.strerror}.") from error
-        self._inode = os.lstat(path).st_ino
-
-    @property
-    def address(self) -> str:
-        return f"unix:{self._path}"
 
     def start(self, accepted: Accepted) -> None:
         self._accepted = accepted
@@ -93,27 +69,18 @@ class UnixListener:
     def pause(self) -> None:
         """Leave new connections in the backlog."""
         self._accepted = None
-        self._unwatch()
+        if self._watched:
+            self._watched = False
+            self._loop.unwatch(self._socket.fileno())
 
     def close(self) -> None:
-        if self._closed:
-            return
         self.pause()
-        self._closed = True
-        with contextlib.suppress(OSError):
-            if os.lstat(self._path).st_ino == self._inode:  # else somebody has bound the name anew
-                os.unlink(self._path)
         self._socket.close()
 
     def _watch(self) -> None:
         if self._accepted is not None and not self._watched:
             self._watched = True
             self._loop.watch(self._socket.fileno(), readable=self._accept)
-
-    def _unwatch(self) -> None:
-        if self._watched:
-            self._watched = False
-            self._loop.unwatch(self._socket.fileno())
 
     def _accept(self) -> None:
         try:
@@ -126,16 +93,60 @@ class UnixListener:
             self._rest(error)
             return
         peer.setblocking(False)
-        if self._accepted is None or not is_same_user(peer):
+        if self._accepted is None:
             peer.close()
-            return
-        self._accepted(peer)
+        else:
+            self._accepted(peer)
 
     def _rest(self, error: OSError) -> None:
         """Out of descriptors: a level-triggered loop would spin on the connection that it cannot take."""
-        _log.warning("cannot take a connection on %s: %s", self._path, error.strerror)
-        self._unwatch()
+        _log.warning("cannot take a connection on %s: %s", self._address, error.strerror)
+        self._watched = False
+        self._loop.unwatch(self._socket.fileno())
         self._loop.call_later(_ACCEPT_AGAIN_S, self._watch)
+
+
+class UnixListener:
+    def __init__(self, loop: Loop, path: str, backlog: int) -> None:
+        """Bind and listen; a connection waits in the backlog until `start`. Raises ConfigError or StateError."""
+        check_socket_path(path)
+        self._path = path
+        self._closed = False
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            _bind_private(listening, path)
+            listening.listen(backlog)
+        except OSError as error:
+            listening.close()
+            raise StateError(f"The socket {path} cannot be opened: {error.strerror}.") from error
+        self._inode = os.lstat(path).st_ino
+        self._acceptor = Acceptor(loop, listening, path)
+
+    @property
+    def address(self) -> str:
+        return f"unix:{self._path}"
+
+    def start(self, accepted: Accepted) -> None:
+        def from_same_user(peer: socket.socket) -> None:
+            if is_same_user(peer):
+                accepted(peer)
+            else:
+                peer.close()
+
+        self._acceptor.start(from_same_user)
+
+    def pause(self) -> None:
+        """Leave new connections in the backlog."""
+        self._acceptor.pause()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(OSError):
+            if os.lstat(self._path).st_ino == self._inode:  # else somebody has bound the name anew
+                os.unlink(self._path)
+        self._acceptor.close()
 
 
 def is_same_user(peer: socket.socket) -> bool:

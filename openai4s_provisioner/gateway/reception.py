@@ -1,7 +1,8 @@
 """Takes in peers that have not proven anything yet: one handshake each, against one deadline, a bounded number.
 
-Order: the table parses, the front desk judges (and burns), then we answer. Every refusal looks alike to the peer, the
-connection just closes; our own side counts and logs it by kind, without a byte of what the peer sent.
+Order: TLS where the peer came over the network, the table parses, the front desk judges (and burns), then we answer.
+Every refusal looks alike to the peer, the connection just closes; our own side counts and logs it by kind, without a
+byte of what the peer sent. The network's crowd is bounded apart, so that it cannot keep workers of this machine out.
 A verdict that comes after the peer left, or after `close`, publishes nothing.
 """
 
@@ -14,18 +15,22 @@ import functools
 import logging
 import secrets
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from ..orchestration.models import Registration
+from ..transport.link import LinkSocket
 from ..transport.loop import Loop
+from ..transport.tls import Progress, TlsSocket
 from ..wire.errors import ProtocolError
 from ..wire.handshake import Hello, ResumeAsked, ResumeProven, ServerHandshake, WrongProof
 from ..wire.handshake_lines import NONCE_BYTES, RESUME_KEY_BYTES, LineTooLong
 from .asking import when_answered
 from .desk import FrontDesk
 from .limits import Limits
+from .turnstile import Turnstile
 
 _log = logging.getLogger(__name__)
 _READ_BYTES = 16384
@@ -36,6 +41,7 @@ class Refusal(enum.StrEnum):
     """Why a peer was closed; for our own counters and log only."""
 
     TOO_LATE = "too late"
+    NO_TLS = "no TLS handshake"
     TOO_LONG = "line too long"
     MALFORMED = "malformed"
     CREDENTIAL = "credential not accepted"
@@ -64,7 +70,7 @@ class Residents(Protocol):
     def enrol(self, registration: Registration, host: str) -> None:
         """The credential is burned: from now on this worker may resume, whether or not it hears our answer."""
 
-    def settle(self, asked: ResumeAsked, peer: socket.socket, generation: str) -> None:
+    def settle(self, asked: ResumeAsked, peer: LinkSocket, generation: str) -> None:
         """Hand over a welcomed connection; `asked.received` is how much of our stream the worker holds."""
 
 
@@ -75,18 +81,24 @@ class Reception:
         self._residents = residents
         self._limits = limits
         self._guests: set[_Guest] = set()
+        self._turnstile = Turnstile(loop)
         self._over_limit = 0
         self._welcomed = 0
         self._refused: collections.Counter[Refusal] = collections.Counter()
 
-    def receive(self, peer: socket.socket) -> None:
-        if len(self._guests) >= self._limits.unauthenticated_peers:
+    def receive(self, peer: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Take in a peer of this machine, or with `tls` one of the network."""
+        over_network = tls is not None
+        if sum(guest.over_network is over_network for guest in self._guests) >= self._limits.unauthenticated_peers:
             self._over_limit += 1
             peer.close()
             return
         guest = _Guest(self._loop, self._desk, self._residents, self._limits, peer, self._left)
         self._guests.add(guest)
-        guest.start()
+        if tls is None:
+            guest.start()
+        else:
+            guest.start_tls(tls, self._turnstile)
 
     def census(self) -> Census:
         return Census(len(self._guests), self._over_limit, self._welcomed, dict(self._refused))
@@ -120,18 +132,27 @@ class _Guest:
         self._loop = loop
         self._desk = desk
         self._residents = residents
-        self._peer = peer
+        self._socket = peer
+        self._peer: socket.socket | TlsSocket = peer
         self._left = left
         self._table = ServerHandshake(limits.line_bytes)
-        self._deadline_s = limits.handshake_s
         self._outgoing = b""
         self._then: Callable[[], None] | None = None
         self._stated_count: int | None = None
         self._is_open = True
+        self._deadline = loop.call_later(limits.handshake_s, self._refuse, Refusal.TOO_LATE)
+
+    @property
+    def over_network(self) -> bool:
+        return isinstance(self._peer, TlsSocket)
 
     def start(self) -> None:
-        self._deadline = self._loop.call_later(self._deadline_s, self._refuse, Refusal.TOO_LATE)
         self._loop.watch(self._peer.fileno(), readable=self._readable)
+
+    def start_tls(self, context: ssl.SSLContext, turnstile: Turnstile) -> None:
+        self._peer = peer = TlsSocket(self._socket, context)
+        queue = functools.partial(self._queue_shake, peer, turnstile)
+        self._loop.watch(peer.fileno(), readable=queue)
 
     def dismiss(self) -> None:
         """Close without counting: the gateway stops."""
@@ -139,18 +160,46 @@ class _Guest:
             self._release()
             self._peer.close()
 
+    # ---- TLS
+
+    def _queue_shake(self, peer: TlsSocket, turnstile: Turnstile) -> None:
+        self._loop.unwatch(peer.fileno())  # what waits is still there when our turn comes
+        turnstile.queue(functools.partial(self._shake, peer, turnstile))
+
+    def _shake(self, peer: TlsSocket, turnstile: Turnstile) -> None:
+        if not self._is_open:
+            return
+        try:
+            progress = peer.shake()
+        except OSError:
+            self._refuse(Refusal.NO_TLS)
+            return
+        queue = functools.partial(self._queue_shake, peer, turnstile)
+        if progress is Progress.WANTS_WRITE:
+            self._loop.watch(peer.fileno(), writable=queue)
+        elif progress is Progress.WANTS_READ:
+            self._loop.watch(peer.fileno(), readable=queue)
+        else:
+            self._loop.watch(peer.fileno(), readable=self._readable)
+            self._readable()  # the first line may have come with the handshake's last one
+
     # ---- from the peer
 
     def _readable(self) -> None:
+        """Read on until nothing is there: what TLS holds already, the descriptor does not show."""
+        while self._is_open and self._read_once():
+            pass
+
+    def _read_once(self) -> bool:
         try:
             data = self._peer.recv(_READ_BYTES)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError:
             data = b""
         if not data:
             self._refuse(Refusal.LEFT)
-            return
+            return False
         try:
             event = self._table.receive(data)
         except LineTooLong:
@@ -161,6 +210,7 @@ class _Guest:
             self._refuse(Refusal.MALFORMED)
         else:
             self._act(event)
+        return True
 
     def _act(self, event: Hello | ResumeAsked | ResumeProven | None) -> None:
         if isinstance(event, Hello):
@@ -224,7 +274,7 @@ class _Guest:
 
     def _writable(self) -> None:
         try:
-            sent = self._peer.send(self._outgoing)
+            sent = self._peer.send(memoryview(self._outgoing))
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:
@@ -248,7 +298,7 @@ class _Guest:
         if not self._is_open:
             return
         self._release()
-        _close_alike(self._peer)
+        _close_alike(self._socket)
         self._left(self, refusal)
 
     def _release(self) -> None:

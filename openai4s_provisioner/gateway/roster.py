@@ -8,12 +8,11 @@ It refuses to decide what a lost worker means: that is told to the observer.
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..orchestration.models import Registration
-from ..transport.link import Link
+from ..transport.link import Link, LinkSocket
 from ..transport.loop import Loop, Timer
 from ..transport.stream import Stream
 from ..wire.errors import ProtocolError
@@ -52,7 +51,7 @@ class Roster:
             former.close("replaced by a newer worker of the same rank")
         self._workers[key] = _Worker(self, self._loop, registration, host, self._limits)
 
-    def settle(self, asked: ResumeAsked, peer: socket.socket, generation: str) -> None:
+    def settle(self, asked: ResumeAsked, peer: LinkSocket, generation: str) -> None:
         worker = self._workers.get((asked.allocation_id, asked.rank))
         if worker is None:  # forgotten between verdict and answer
             peer.close()
@@ -137,7 +136,7 @@ class _Worker:
         self._is_closed = False
         self.link = Link(loop, self, opens_streams=True, window=limits.window_bytes)
 
-    def attach(self, peer: socket.socket, generation: str, peer_received: int) -> None:
+    def attach(self, peer: LinkSocket, generation: str, peer_received: int) -> None:
         try:
             self.link.attach(peer, b"", peer_received)
         except ProtocolError as error:

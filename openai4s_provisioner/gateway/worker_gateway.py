@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,11 +22,16 @@ from ..orchestration.errors import StateError
 from ..orchestration.models import Registration
 from ..transport.link import Link
 from ..transport.loop import Loop
+from ..transport.tls import server_context
+from .advertise import advertised, doubts, own_addresses
+from .certificate import Certificate
 from .desk import FrontDesk, GatewayObserver, LinkState
 from .endpoint import Endpoint, KernelEndpoint
 from .limits import Limits
-from .listener import Listener, UnixListener, check_socket_path, prepare_folder
+from .listen_address import AdvertisedAddress, ListenAddress
+from .listener import UnixListener, check_socket_path, prepare_folder
 from .lobby import Lobby
+from .network_listener import NetworkListener
 from .reception import Census, Reception
 from .rendezvous import Arrival, Gathering
 from .roster import Roster
@@ -43,11 +49,29 @@ class GatewayStopped(StateError):
     """The gateway was asked for something while it was not running, or was just stopping."""
 
 
+@dataclass(frozen=True)
+class NetworkDoor:
+    """Where workers of other machines come in, and what they know us by."""
+
+    listen: ListenAddress
+    advertise: tuple[AdvertisedAddress, ...]
+    certificate: Certificate
+
+
 class WorkerGateway:
     """Every method may be called from any thread. `folder` must be ours alone; it is made when it is missing."""
 
-    def __init__(self, folder: Path, desk: FrontDesk, observer: GatewayObserver, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        desk: FrontDesk,
+        observer: GatewayObserver,
+        limits: Limits | None = None,
+        network: NetworkDoor | None = None,
+    ) -> None:
+        """Without `network` no port is opened."""
         self._folder = folder
+        self._network = network
         self._desk = desk
         self._observer = observer
         self._limits = limits or Limits()
@@ -58,11 +82,32 @@ class WorkerGateway:
     def address(self) -> str:
         return f"unix:{self._folder / _SOCKET_NAME}"
 
+    @property
+    def network_addresses(self) -> tuple[str, ...]:
+        """``tls:host:port`` as they are now: a machine's addresses change. Empty while no port is open."""
+        running, network = self._running, self._network
+        if network is None or running is None or running.network is None:
+            return ()
+        return advertised(running.network.bound, network.advertise, own_addresses())
+
+    @property
+    def certificate_sha256(self) -> str | None:
+        return None if self._network is None else self._network.certificate.sha256
+
     def start(self) -> None:
-        """Open the door. Raises ConfigError (path too long) or StateError (folder or socket unusable)."""
+        """Open the doors. Raises ConfigError (an address that cannot be) or StateError (a place that is not usable)."""
         with self._guard:
             if self._running is None:
-                self._running = _Running(self._folder, self._desk, self._observer, self._limits)
+                self._running = _Running(self._folder, self._desk, self._observer, self._limits, self._network)
+                self._voice_doubts(self._running)
+
+    def _voice_doubts(self, running: _Running) -> None:
+        if self._network is None or running.network is None:
+            return
+        bound = running.network.bound
+        _log.info("listening for workers on %s, port %d", ", ".join(bound.hosts), bound.port)
+        for doubt in doubts(bound, self._network.advertise, own_addresses()):
+            _log.warning("%s", doubt)
 
     def stop(self) -> None:
         """Close handshakes, then waits, then links and endpoints; join the thread; remove the files. Idempotent."""
@@ -115,7 +160,9 @@ class WorkerGateway:
 class _Running:
     """What exists between a start and its stop."""
 
-    def __init__(self, folder: Path, desk: FrontDesk, observer: GatewayObserver, limits: Limits) -> None:
+    def __init__(
+        self, folder: Path, desk: FrontDesk, observer: GatewayObserver, limits: Limits, network: NetworkDoor | None
+    ) -> None:
         self._folder = folder
         self._observer = observer
         self._limits = limits
@@ -124,12 +171,16 @@ class _Running:
         check_socket_path(str(folder / _SOCKET_NAME))
         self._made_folder = prepare_folder(folder)
         self.loop = Loop()
-        try:
-            self._listener: Listener = UnixListener(self.loop, str(folder / _SOCKET_NAME), limits.backlog)
-        except BaseException:
-            self.loop.close()
-            self._remove_folder()
-            raise
+        self.network: NetworkListener | None = None
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._remove_folder)
+            undo.callback(self.loop.close)
+            self._listener = UnixListener(self.loop, str(folder / _SOCKET_NAME), limits.backlog)
+            undo.callback(self._listener.close)
+            if network is not None:
+                self._tls = server_context(network.certificate.path, network.certificate.path)
+                self.network = NetworkListener(self.loop, network.listen, limits.backlog)
+            undo.pop_all()
         self.lobby = Lobby(self.loop, desk, limits, self._orphaned)
         self.roster = Roster(self.loop, self, limits, self.lobby, self._moved)
         self.reception = Reception(self.loop, desk, self.roster, limits)
@@ -138,6 +189,8 @@ class _Running:
 
     def _serve(self) -> None:
         self._listener.start(self.reception.receive)
+        if self.network is not None:
+            self.network.start(lambda peer: self.reception.receive(peer, self._tls))
         self.lobby.start()
         self.loop.run()
 
@@ -167,6 +220,7 @@ class _Running:
     def _shut(self) -> None:
         for close in (
             self._listener.close,
+            self._close_network,
             self.reception.close,
             self.lobby.close,
             self._close_endpoints,
@@ -177,6 +231,10 @@ class _Running:
             except Exception:
                 _log.exception("while the gateway stops")
         self.loop.stop()
+
+    def _close_network(self) -> None:
+        if self.network is not None:
+            self.network.close()
 
     def _remove_folder(self) -> None:
         if self._made_folder:

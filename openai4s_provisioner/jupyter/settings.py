@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from jupyter_core.paths import jupyter_config_dir, jupyter_config_path, jupyter_data_dir, jupyter_runtime_dir
-from traitlets import Unicode
+from traitlets import List, Unicode
 from traitlets.config import Configurable
 
 from ..app import AppSettings
@@ -32,6 +32,18 @@ class OpenAI4S(Configurable):
         "configuration path, else one default profile on this machine.",
     ).tag(config=True)
 
+    worker_listen = Unicode(
+        help='Where workers of other machines dial in: "9000" (every interface), "host:9000", "[v6]:9000", or a range '
+        'of which the first free port is taken, "9000-9099"; several servers on one host need a range. Default: '
+        "$OPENAI4S_WORKER_LISTEN, else no port is opened.",
+    ).tag(config=True)
+    worker_advertise = List(
+        Unicode(),
+        help='What workers are told to dial before this machine\'s own addresses: "host", "host:9000", "[v6]:9000". '
+        "Needed where nodes see this machine under another address. Default: $OPENAI4S_WORKER_ADVERTISE, separated "
+        "by commas, else nothing.",
+    ).tag(config=True)
+
     def frozen(self) -> AppSettings:
         """The settings as one value, with every default filled in. Creates nothing."""
         state_dir = (
@@ -44,8 +56,14 @@ class OpenAI4S(Configurable):
             cluster_toml=Path(self.cluster_toml).expanduser() if self.cluster_toml else None,
             config_path=tuple(Path(p) for p in jupyter_config_path()),
             workspaces_dir=_xdg("XDG_DATA_HOME", ".local/share") / "openai4s" / "workspaces",
+            worker_listen=self.worker_listen or os.environ.get("OPENAI4S_WORKER_LISTEN", ""),
+            worker_advertise=tuple(self.worker_advertise) or _listed(os.environ.get("OPENAI4S_WORKER_ADVERTISE", "")),
             jupyter_folders=(jupyter_config_dir(), jupyter_data_dir(), jupyter_runtime_dir()),
         )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
 
 
 def _xdg(variable: str, default: str) -> Path:

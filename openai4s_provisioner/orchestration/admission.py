@@ -21,6 +21,7 @@ from .models import KernelLaunch, ResourceProfile, SessionSpec, WorkspacePolicy
 from .ports import AllocationBackend, IsolationVerdict, SessionIsolationProvider
 from .reasons import Reason
 from .store import Store, StoreThread
+from .ways_in import closed_to_network, needs_network
 
 _log = logging.getLogger(__name__)
 MAX_SOCKET_PATH_BYTES = 107  # sun_path, less its final NUL; zmq allows no more
@@ -54,7 +55,10 @@ class Admission:
         store: StoreThread,
         sandbox_for: SandboxFor,
         clock: Callable[[], float] = time.time,
+        listens: bool = True,
     ) -> None:
+        """`listens`: whether workers of other machines can reach us."""
+        self._listens = listens
         self._config = config
         self._backends = backends
         self._store = store
@@ -81,6 +85,8 @@ class Admission:
         backend = self._backend_of(profile)
         check_spec(request, profile)
         self._check_policy(request.spec, profile)
+        if needs_network(profile, backend) and not self._listens:
+            raise closed_to_network(profile)
         await verify_isolation(backend, profile)
         await self._check_quota(request.owner)
         return Admitted(profile, backend)

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from .models import Allocation, KernelLaunch, ResourceProfile, SessionSpec, Work
 from .ports import AllocationBackend, AllocationRequest
 from .private_folder import prepare_folder
 from .reasons import Reason
+from .ways_in import WaysIn
 from .workspace_proof import nonce_name, place_nonce, remove_proofs
 
 KEPT_LOGS = 20  # failed attempts whose logs are kept
@@ -43,7 +44,7 @@ class AttemptPreparer:
         launches: Mapping[str, KernelLaunch],
         sandbox_for: SandboxFor,
         bundle_path: Callable[[], Path],
-        addresses: Callable[[], Sequence[str]],
+        ways_in: Callable[[], WaysIn],
         server_grace_s: float,
         prepare_homes: Callable[[SessionSpec, ResourceProfile], None] = lambda spec, profile: None,
         sweep_scratch: Callable[[], None] = lambda: None,
@@ -57,7 +58,7 @@ class AttemptPreparer:
         self._prepare_homes = prepare_homes
         self._sweep_scratch = sweep_scratch
         self._bundle_path = bundle_path
-        self._addresses = addresses
+        self._ways_in = ways_in
         self._server_grace_s = server_grace_s
         self._clock = clock
 
@@ -72,7 +73,8 @@ class AttemptPreparer:
         if launch is None:
             raise Refused(Reason.SERVER_GONE, Reason.SERVER_GONE.sentence)
         await verify_isolation(backend, profile)
-        return await asyncio.to_thread(self._write, workload, allocation, profile, launch)
+        route = self._route(profile, backend)
+        return await asyncio.to_thread(self._write, workload, allocation, profile, launch, route)
 
     async def clear(self, workload: Workload, allocation: Allocation) -> None:
         """Take away everything that the attempt left in the file system; a failed one's logs are kept, bounded."""
@@ -82,8 +84,19 @@ class AttemptPreparer:
         """The last lines that the first worker logged; "" when there are none."""
         return await asyncio.to_thread(_tail, self.attempt_dir(allocation_id) / "worker-0.log", _TAIL_BYTES)
 
+    def _route(self, profile: ResourceProfile, backend: AllocationBackend) -> dict[str, Any]:
+        """Where the workers dial, and whom they expect there. Raises Refused."""
+        ways_in = self._ways_in()
+        addresses = ways_in.for_workers(profile, backend)
+        return {"addresses": list(addresses), "certificate_sha256": ways_in.certificate_sha256}
+
     def _write(
-        self, workload: Workload, allocation: Allocation, profile: ResourceProfile, launch: KernelLaunch
+        self,
+        workload: Workload,
+        allocation: Allocation,
+        profile: ResourceProfile,
+        launch: KernelLaunch,
+        route: dict[str, Any],
     ) -> AllocationRequest:
         folder = self.attempt_dir(allocation.allocation_id)
         for parent in (self._attempts.parent, self._attempts):
@@ -96,7 +109,7 @@ class AttemptPreparer:
         folder.mkdir(mode=0o700)
         sandbox = dict(self._sandbox_for(workload.spec, profile))
         for rank in range(allocation.nodes):
-            content = self._rank_file(workload, allocation, rank, launch, sandbox, profile.spool_mb)
+            content = self._rank_file(workload, allocation, rank, launch, sandbox, profile.spool_mb) | route
             _write_private(folder / f"rank-{rank}.json", json.dumps(content))
         return AllocationRequest(
             token=allocation.token,
@@ -143,8 +156,6 @@ class AttemptPreparer:
             "rank": rank,
             "ranks": allocation.nodes,
             "credential": self._issuer.issue(claims),
-            "addresses": list(self._addresses()),
-            "certificate_sha256": None,
             "workspace": {"path": workload.spec.workspace, "nonce_name": nonce_name(allocation.allocation_id)},
             "sandbox": sandbox,
             "launch": launch_json(launch) if rank == 0 else None,

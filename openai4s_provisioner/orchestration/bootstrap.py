@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import hashlib
 import hmac
 import json
-import os
 import secrets
-import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .errors import ProvisionerError, StateError
-from .private_folder import prepare_folder
+from .private_folder import prepare_folder, publish_once, read_private
 
 CREDENTIAL_LIFE_S = 14 * 24 * 3600.0  # a queue is long; the live-epoch check is the real fence
 SECRET_BYTES = 32
@@ -107,35 +104,12 @@ def load_secret(state_dir: Path) -> bytes:
     try:
         prepare_folder(state_dir)
         if not path.exists():
-            _publish_secret(path)
-        return _read_secret(path)
+            publish_once(path, secrets.token_bytes(SECRET_BYTES))
+        raw = read_private(path, SECRET_BYTES)
     except OSError as error:
         raise StateError(
             f"{path}: the secret cannot be read or made ({error.strerror}). Make the folder writable for you."
         ) from error
-
-
-def _publish_secret(path: Path) -> None:
-    draft = path.with_name(f".secret-{os.getpid()}-{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(SECRET_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # another process was first: its secret is the one
-            os.link(draft, path)
-    finally:
-        draft.unlink()
-
-
-def _read_secret(path: Path) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    with os.fdopen(descriptor, "rb") as file:
-        about = os.fstat(file.fileno())
-        raw = file.read(SECRET_BYTES + 1)
-    if len(raw) != SECRET_BYTES or not stat.S_ISREG(about.st_mode):
+    if len(raw) != SECRET_BYTES:
         raise StateError(f"{path}: the secret is damaged. Stop all sessions, delete this file, and start again.")
-    if stat.S_IMODE(about.st_mode) & 0o077:
-        raise StateError(f"{path}: the secret is readable by others. Run: chmod 600 {path}")
     return raw

@@ -17,7 +17,7 @@ from typing import Any
 
 from .config_table import Table
 from .errors import ConfigError
-from .models import LeasePolicy, ReadyCheck, ResourceProfile, WorkspacePolicy
+from .models import LeasePolicy, ReadyCheck, ResourceProfile, Transport, WorkspacePolicy
 from .toml_lines import KeyPath, key_lines, line_of
 
 ENVIRONMENT_KEY = "OPENAI4S_CLUSTER_TOML"
@@ -191,6 +191,7 @@ def _profile(name: str, table: Table) -> ResourceProfile:
         ready_check=table.choice("ready_check", ReadyCheck.EXECUTE),
         registration_timeout_s=table.whole("registration_timeout_s", 300, 1, 24 * 3600),
         spool_mb=table.whole("spool_mb", 2048, 0, 1 << 20),
+        transport=table.choice("transport", Transport.AUTO),
         backend_options=table.rest(),
     )
 

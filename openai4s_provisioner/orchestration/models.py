@@ -77,6 +77,14 @@ class ReadyCheck(enum.StrEnum):
     KERNEL_INFO = "kernel_info"
 
 
+class Transport(enum.StrEnum):
+    """How workers reach the server: AUTO is the Unix socket where they run on this machine, else the network."""
+
+    AUTO = "auto"
+    UNIX = "unix"
+    TCP = "tcp"
+
+
 @dataclass(frozen=True)
 class LeasePolicy:
     """Lease clocks of a profile, in seconds."""
@@ -106,6 +114,7 @@ class ResourceProfile:
     ready_check: ReadyCheck = ReadyCheck.EXECUTE
     registration_timeout_s: int = 300
     spool_mb: int = 2048  # of output, kept on the node for readers that are away
+    transport: Transport = Transport.AUTO
     backend_options: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -145,6 +145,13 @@ class TerminalAllocationAcknowledger(Protocol):
     async def acknowledge_terminal(self, handle: ExternalHandle) -> None: ...
 
 
+@runtime_checkable
+class RunsHere(Protocol):
+    """Optional: a backend whose allocations run on this very machine, so that workers reach our Unix socket."""
+
+    runs_here: bool
+
+
 class WorkerChannel(Protocol):
     """The way to the workers of an allocation; the gateway implements it. Callable from any thread, never blocks."""
 

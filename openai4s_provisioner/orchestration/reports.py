@@ -25,6 +25,7 @@ from .workspace_proof import answer_holds, remove_proofs
 
 _log = logging.getLogger(__name__)
 _ACTOR = "worker"
+_MOST_FAILURES = 16
 _PROOF_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
@@ -61,6 +62,7 @@ class WorkerReports:
             "kernel_started": self._kernel_started,
             "kernel_exited": self._kernel_exited,
             "output_lost": self._output_lost,
+            "dialled": self._dialled,
             "ended": self._ended,
         }
 
@@ -252,6 +254,16 @@ class WorkerReports:
         told = f"worker {rank}: {loss.messages} messages, {loss.size} bytes"
         await self._store.run(Store.record, allocation.workload_id, "output_lost", _ACTOR, None, told, self._clock())
         self._sessions.when_output_lost(loss)
+
+    async def _dialled(self, allocation: Allocation, rank: int, message: Mapping[str, Any]) -> None:
+        """Which way led here, and which did not: what an admin needs to know of a network."""
+        failed = message.get("failed")
+        entries = [each for each in failed if isinstance(each, Mapping)] if isinstance(failed, list) else []
+        told = [
+            f"{str(each.get('address'))[:300]}: {str(each.get('cause'))[:300]}" for each in entries[:_MOST_FAILURES]
+        ]
+        detail = "; ".join([f"worker {rank} connected at {str(message.get('address'))[:300]}", *told])
+        await self._store.run(Store.record, allocation.workload_id, "dialled", _ACTOR, None, detail, self._clock())
 
     async def _launch(self, allocation: Allocation, message: Mapping[str, Any]) -> LaunchRow | None:
         """The launch that a report names, if it belongs to the allocation that reports it."""

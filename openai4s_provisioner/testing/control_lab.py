@@ -35,6 +35,7 @@ from openai4s_provisioner.orchestration.reconciler import Reconciler
 from openai4s_provisioner.orchestration.reports import WorkerReports
 from openai4s_provisioner.orchestration.session import OpenedSession, SessionRequest, SessionService
 from openai4s_provisioner.orchestration.store import Situation, Store, StoreThread
+from openai4s_provisioner.orchestration.ways_in import WaysIn
 from openai4s_provisioner.orchestration.workspace_proof import answer_name
 
 from .faulty_backends import ManualClock
@@ -126,7 +127,7 @@ class ControlLab:
             launches=self.launches,
             sandbox_for=lambda spec, profile: {"workspace": spec.workspace},
             bundle_path=lambda: self.exchange_dir / "worker.pyz",
-            addresses=lambda: ["unix:/nowhere/gw.sock"],
+            ways_in=lambda: WaysIn("unix:/nowhere/gw.sock", ("tls:nowhere:9000",), "0" * 64),
             server_grace_s=60.0,
             clock=self.clock,
         )

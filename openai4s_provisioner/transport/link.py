@@ -156,6 +156,7 @@ class Link:
         if self._socket is sock:
             self._is_started = True
             self._watch()
+            self.loop.call_soon(self._read_on, sock)  # a TLS layer may hold bytes already
             self.schedule_flush()
 
     def _readable(self) -> None:

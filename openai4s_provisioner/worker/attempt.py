@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import stat
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 _LARGEST_BYTES = 16 * 1024 * 1024
 _VERSION = 1
 _SPOOL_MB = 2048
+ADDRESS_RECORD = "server.json"  # beside the attempt's files
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class AttemptUnusable(Exception):
@@ -31,11 +34,13 @@ class Attempt:
     ranks: int
     credential: str = field(repr=False)
     addresses: tuple[str, ...]
+    certificate_sha256: str | None
     workspace: dict[str, Any]
     sandbox: dict[str, Any]
     launch: dict[str, Any] | None = field(repr=False)
     server_grace_s: float
     spool_mb: int
+    address_record: str = ""  # the file that says where the server is, should it have moved
 
 
 def take_attempt(folder: str, rank: int) -> Attempt:
@@ -45,7 +50,7 @@ def take_attempt(folder: str, rank: int) -> Attempt:
     with contextlib.suppress(OSError):
         os.unlink(path)
     try:
-        attempt = _understand(json.loads(content))
+        attempt = _understand(json.loads(content), os.path.join(folder, ADDRESS_RECORD))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AttemptUnusable(f"{path} cannot be understood ({type(error).__name__})") from None
     if attempt.rank != rank:
@@ -70,7 +75,17 @@ def _read_private(path: str) -> bytes:
     return content
 
 
-def _understand(value: dict[str, Any]) -> Attempt:
+def read_address_record(path: str) -> tuple[tuple[str, ...], str | None] | None:
+    """The server's addresses and its certificate's digest, as it last wrote them down. None: nothing of use there."""
+    try:
+        value = json.loads(_read_private(path))
+        addresses = tuple(_text(address) for address in value["addresses"])
+        return (addresses, _digest(value["certificate_sha256"])) if addresses else None
+    except (AttemptUnusable, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _understand(value: dict[str, Any], address_record: str) -> Attempt:
     if value["version"] != _VERSION:
         raise ValueError("unknown version")
     attempt = Attempt(
@@ -86,10 +101,18 @@ def _understand(value: dict[str, Any]) -> Attempt:
         launch=None if value.get("launch") is None else dict(value["launch"]),
         server_grace_s=float(value["server_grace_s"]),
         spool_mb=max(0, int(value.get("spool_mb", _SPOOL_MB))),
+        certificate_sha256=_digest(value["certificate_sha256"]),
+        address_record=address_record,
     )
     if not attempt.addresses:
         raise ValueError("no address")
     return attempt
+
+
+def _digest(value: Any) -> str | None:
+    if value is not None and (not isinstance(value, str) or not _SHA256.fullmatch(value)):
+        raise ValueError("not a digest")
+    return value
 
 
 def _text(value: Any) -> str:

@@ -1,12 +1,14 @@
 """Dial the server: every address in turn, with back-off and jitter, until one handshake succeeds.
 
-It knows which line to open with: the credential first; after a hello that got no answer, resume and credential by
-turns, since the credential may have been burned and only the answer lost; after a first success always resume.
+The address that last led to the server comes first. It knows which line to open with: the credential; after a hello
+that got no answer, resume and credential by turns, since the credential may have been burned and only the answer
+lost; after a first success always resume.
 It keeps what failed and how, for the log and for the server. It refuses to give up: when to stop is its owner's.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import random
@@ -14,16 +16,17 @@ import socket
 from dataclasses import dataclass
 from typing import Callable
 
+from ..transport.link import LinkSocket
 from ..transport.loop import Loop, Timer
-from ..wire.errors import ProtocolError
-from ..wire.handshake import Hello, ProofWanted, Resume, Welcomed, WorkerHandshake
+from ..wire.handshake import Hello, Resume, Welcomed
+from .call import Call, Connected
+from .route import Itinerary, Route, Stop, Target
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
-_HANDSHAKE_S = 30.0
-_READ_BYTES = 16384
+_CAUSE_CHARS = 300
 
-Connected = Callable[[socket.socket, Welcomed], None]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -59,37 +62,43 @@ class Dialer:
         self,
         loop: Loop,
         identity: Identity,
-        addresses: tuple[str, ...],
+        itinerary: Itinerary,
         received: Callable[[], int],
         connected: Connected,
     ) -> None:
         self._loop = loop
         self._identity = identity
-        self._addresses = addresses
+        self._itinerary = itinerary
         self._received = received
         self._connected = connected
-        self._call: _Call | None = None
+        self._is_dialling = False
+        self._call: Call | None = None
         self._pause: Timer | None = None
-        self._next_address = 0
+        self._ahead: list[Stop] = []  # stops of this round that were not tried yet
+        self._targets: list[Target] = []  # of the present stop
+        self._causes: list[str] = []  # why the others of the present stop failed
+        self._certificate_sha256: str | None = None
         self._rounds = 0
         self._received_before = -1  # what we held when the last link began
         self._says_resume = False
         self.was_welcomed = False
+        self.reached = ""  # the address that last led to the server
         self.failures: dict[str, DialFailure] = {}  # the latest of each address
 
     def start(self) -> None:
         """Dial now; after a pause when the last link brought nothing, or a server that drops us at once would be
         dialled without end. Does nothing while it is dialling already."""
-        if self._call is not None or self._pause is not None:
+        if self._is_dialling:
             return
-        self._next_address = 0
+        self._is_dialling = True
         if self._received() != self._received_before:
             self._rounds = 0
-            self._dial()
+            self._plan()
         else:
-            self._dial_later()
+            self._plan_later()
 
     def cancel(self) -> None:
+        self._is_dialling = False
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
@@ -97,141 +106,61 @@ class Dialer:
             self._call.cancel()
             self._call = None
 
-    def _dial(self) -> None:
+    def _plan(self) -> None:
         self._pause = None
+        self._itinerary.plan(not self.was_welcomed and self._rounds == 0, self._planned)
+
+    def _planned(self, route: Route) -> None:
+        if not self._is_dialling or self._call is not None:
+            return
+        self._certificate_sha256 = route.certificate_sha256
+        self._ahead = sorted(route.stops, key=lambda stop: stop.address != self.reached)
+        self._next_stop()
+
+    def _next_stop(self) -> None:
+        if not self._ahead:
+            self._plan_later()
+            return
+        self._targets = list(self._ahead[0].targets)
+        self._causes = [self._ahead[0].cause] if self._ahead[0].cause else []
+        self._next_target()
+
+    def _plan_later(self) -> None:
+        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(self._rounds, 16))
+        self._rounds += 1
+        self._pause = self._loop.call_later(pause_s * random.uniform(0.5, 1.5), self._plan)  # noqa: S311
+
+    def _next_target(self) -> None:
+        if not self._targets:
+            self._note_failure(self._ahead.pop(0).address, "; ".join(self._causes))
+            self._next_stop()
+            return
         identity = self._identity
         saying = identity.resume(self._received()) if self._says_resume else identity.hello()
-        self._call = _Call(self._loop, self._addresses[self._next_address], saying, self._succeeded, self._failed)
+        self._target = self._targets.pop(0)
+        self._call = Call(self._loop, self._target, self._certificate_sha256, saying, self._succeeded, self._failed)
         self._call.start()
 
-    def _succeeded(self, peer: socket.socket, welcome: Welcomed) -> None:
+    def _succeeded(self, peer: LinkSocket, welcome: Welcomed) -> None:
         self._call = None
+        self._is_dialling = False
         self.was_welcomed = self._says_resume = True
         self._received_before = self._received()
+        self.reached = self._ahead[0].address
         self._connected(peer, welcome)
 
     def _failed(self, cause: str, was_sent: bool) -> None:
-        address = self._addresses[self._next_address]
         self._call = None
-        self.failures[address] = DialFailure(address, cause)
-        has_other_line = False  # the one that may be right is said soon, and only the pair of them counts as a try
+        self._causes.append(cause)
         if was_sent and not self.was_welcomed:
-            has_other_line = self._says_resume = not self._says_resume
-        self._next_address = (self._next_address + 1) % len(self._addresses)
-        self._dial_later(_FIRST_PAUSE_S if has_other_line else 0.0)
+            self._says_resume = not self._says_resume
+            if self._says_resume:
+                self._targets.insert(0, self._target)  # it was there: the line that may be right is said at once
+        self._next_target()
 
-    def _dial_later(self, pause_s: float = 0.0) -> None:
-        if self._next_address == 0 and not pause_s:
-            pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(self._rounds, 16))
-            self._rounds += 1
-        self._pause = self._loop.call_later(pause_s * random.uniform(0.5, 1.5), self._dial)  # noqa: S311
-
-
-class _Call:
-    """One connection attempt and its handshake, against one deadline."""
-
-    def __init__(
-        self,
-        loop: Loop,
-        address: str,
-        saying: Hello | Resume,
-        succeeded: Connected,
-        failed: Callable[[str, bool], None],
-    ) -> None:
-        self._loop = loop
-        self._address = address
-        self._table = WorkerHandshake(saying)
-        self._outgoing = self._table.opening
-        self._succeeded = succeeded
-        self._failed = failed
-        self._was_sent = False
-        self._is_over = False
-        self._socket: socket.socket | None = None
-
-    def start(self) -> None:
-        self._deadline = self._loop.call_later(_HANDSHAKE_S, self._fail, f"no answer within {_HANDSHAKE_S:.0f} s")
-        try:
-            self._socket = _connect(self._address)
-        except (OSError, ValueError) as error:
-            cause = getattr(error, "strerror", None) or str(error)
-            self._loop.call_soon(self._fail, cause)  # not now: whoever starts us has not stored us yet
-            return
-        self._watch()
-
-    def cancel(self) -> None:
-        peer = self._release()
-        if peer is not None:
-            peer.close()
-
-    def _watch(self) -> None:
-        assert self._socket is not None
-        writable = self._writable if self._outgoing else None
-        self._loop.watch(self._socket.fileno(), readable=self._readable, writable=writable)
-
-    def _writable(self) -> None:
-        assert self._socket is not None
-        try:
-            sent = self._socket.send(self._outgoing)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._fail(f"cannot send: {error.strerror}")
-            return
-        self._was_sent = True
-        self._outgoing = self._outgoing[sent:]
-        self._watch()
-
-    def _readable(self) -> None:
-        assert self._socket is not None
-        try:
-            data = self._socket.recv(_READ_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._fail(f"cannot receive: {error.strerror}")
-            return
-        if not data:
-            self._fail("the server closed the connection without an answer")
-            return
-        try:
-            event = self._table.receive(data)
-        except ProtocolError as error:
-            self._fail(f"not an answer of ours: {error}")
-            return
-        if isinstance(event, ProofWanted):
-            self._outgoing += event.answer
-            self._watch()
-        elif isinstance(event, Welcomed):
-            peer = self._release()
-            assert peer is not None
-            self._succeeded(peer, event)
-
-    def _fail(self, cause: str) -> None:
-        if self._is_over:
-            return
-        peer = self._release()
-        if peer is not None:
-            peer.close()
-        self._failed(cause, self._was_sent)
-
-    def _release(self) -> socket.socket | None:
-        self._is_over = True
-        self._deadline.cancel()
-        peer, self._socket = self._socket, None
-        if peer is not None:
-            self._loop.unwatch(peer.fileno())
-        return peer
-
-
-def _connect(address: str) -> socket.socket:
-    """A non-blocking socket that is connected, or connecting. Raises OSError, or ValueError for a foreign address."""
-    kind, _, place = address.partition(":")
-    if kind != "unix":
-        raise ValueError(f"unknown kind of address: {kind!r}")
-    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    try:
-        peer.connect(place)
-    except BaseException:
-        peer.close()
-        raise
-    return peer
+    def _note_failure(self, address: str, cause: str) -> None:
+        """Into the log at once, but the same one only once: the log's last lines are what a person gets to read."""
+        failure = DialFailure(address, cause[:_CAUSE_CHARS])
+        if self.failures.get(address) != failure:
+            _log.warning("the server cannot be reached at %s: %s", address, failure.cause)
+        self.failures[address] = failure

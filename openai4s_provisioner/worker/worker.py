@@ -16,7 +16,7 @@ import sys
 from typing import Callable
 
 from ..sandbox.spec import SandboxSpec
-from ..transport.link import Link
+from ..transport.link import Link, LinkSocket
 from ..transport.loop import Loop, Timer
 from ..transport.room import SpoolRoom
 from ..transport.spool import Spool
@@ -31,6 +31,7 @@ from .hardening import harden
 from .kernel_maker import KernelMaker
 from .kernels import Event, Kernels, MakeKernel
 from .notice import LossNotice
+from .route import Itinerary
 from .scratch import make_scratch
 
 _log = logging.getLogger(__name__)
@@ -52,7 +53,9 @@ class Worker:
         identity = Identity(
             attempt.allocation_id, attempt.rank, attempt.credential, secrets.token_bytes(RESUME_KEY_BYTES)
         )
-        self._dialer = Dialer(loop, identity, attempt.addresses, lambda: self._link.received, self._connected)
+        itinerary = Itinerary(loop, attempt.addresses, attempt.certificate_sha256, attempt.address_record)
+        self._dialer = Dialer(loop, identity, itinerary, lambda: self._link.received, self._connected)
+        self._told_address = ""
         self._grace: Timer | None = None
         self._ending: str | None = None
         self._exit_code = ExitCode.ENDED
@@ -111,7 +114,7 @@ class Worker:
         self._grace = self._loop.call_later(self._attempt.server_grace_s, self._grace_over)
         self._dialer.start()
 
-    def _connected(self, peer: socket.socket, welcome: Welcomed) -> None:
+    def _connected(self, peer: LinkSocket, welcome: Welcomed) -> None:
         if self._grace is not None:
             self._grace.cancel()
         try:
@@ -122,16 +125,18 @@ class Worker:
             peer.close()
             self._give_up(ExitCode.SERVER_GONE)
             return
-        _log.info("connected, generation %s", welcome.generation)
-        self._report_failures()
+        _log.info("connected at %s, generation %s", self._dialer.reached, welcome.generation)
+        self._tell_way()
 
-    def _report_failures(self) -> None:
-        for failure in self._dialer.failures.values():
-            _log.info("before that, %s failed: %s", failure.address, failure.cause)
-        self._dialer.failures.clear()
+    def _tell_way(self) -> None:
+        """Which address led here, and which did not and why; nothing when all is as it was told last."""
+        failures, self._dialer.failures = self._dialer.failures, {}
+        if failures or self._dialer.reached != self._told_address:
+            self._told_address = self._dialer.reached
+            failed = [{"address": each.address, "cause": each.cause} for each in failures.values()]
+            self._link.send_control({"type": "dialled", "address": self._dialer.reached, "failed": failed})
 
     def _grace_over(self) -> None:
-        self._report_failures()
         _log.error("no server within %g s", self._attempt.server_grace_s)
         self._give_up(ExitCode.SERVER_GONE if self._dialer.was_welcomed else ExitCode.NEVER_REGISTERED)
 
