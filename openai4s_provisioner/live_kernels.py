@@ -20,7 +20,7 @@ from .gateway.kernel_check import KernelSilent, kernel_answers
 from .gateway.worker_gateway import Endpoint, WorkerGateway
 from .orchestration.admission import AdmissionRequest
 from .orchestration.errors import SessionEnded
-from .orchestration.models import Desired, KernelLaunch, ReadyCheck
+from .orchestration.models import Desired, KernelLaunch, OutputLoss, ReadyCheck
 from .orchestration.reasons import Reason
 from .orchestration.session import SessionRequest, SessionService
 from .orchestration.store import Situation
@@ -44,6 +44,7 @@ class _Live:
     state: KernelState = _ALIVE
     state_was_lost: bool = False
     is_given_up: bool = False  # its first start failed: a further one is a new session, though this may still end
+    situation: Situation | None = None  # the latest
     follower: asyncio.Task[None] | None = None
 
 
@@ -53,6 +54,7 @@ class LiveKernels:
         self._gateway = gateway
         self._kernel_answer_s = kernel_answer_s
         self._live: dict[str, _Live] = {}
+        sessions.when_output_lost = self._tell_loss
 
     # -- read from any thread --------------------------------------------------------------------------------------
 
@@ -199,11 +201,17 @@ class LiveKernels:
         """Keep `state` true and tell a person of every change, until the session is over."""
         told: tuple[Any, ...] = ()
         async for now in self._sessions.changes(live.workload_id):
+            live.situation = now
             live.state = _state(now, live)
             change = self._change(now, live)
             if (change.phase, change.sentence) != told:
                 told = (change.phase, change.sentence)
                 live.announce(change)
+
+    def _tell_loss(self, loss: OutputLoss) -> None:
+        for live in self._live.values():
+            if live.launch_id == loss.launch_id and live.situation is not None:
+                live.announce(replace(self._change(live.situation, live), sentence=loss.sentence))
 
     def _change(self, now: Situation, live: _Live) -> SessionChange:
         workload = now.workload
@@ -215,6 +223,9 @@ class LiveKernels:
             sentence = ended or f"The session is over ({workload.phase})."
         elif not live.state.alive:
             sentence = "The kernel's process has ended; its session goes on."
+        elif now.interrupted_since is not None:
+            since = time.strftime("%H:%M:%S", time.localtime(now.interrupted_since))
+            sentence = f"The connection to the session's machine is interrupted since {since}; it is being re-made."
         elif live.state_was_lost and readiness.is_ready:
             reason, sentence = Reason.KERNEL_STATE_LOST, Reason.KERNEL_STATE_LOST.sentence
         elapsed_s = time.monotonic() - live.asked_at

@@ -55,6 +55,12 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     shutil.rmtree(root, ignore_errors=True)
 
 
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[[str, object], None]:
+    """`figure(what, value)`: a measured number, which a check that runs this test prints."""
+    return lambda what, value: request.node.user_properties.append((what, str(value)))
+
+
 @pytest.fixture(scope="session")
 def wait_until() -> WaitUntil:
     """`wait_until(condition, what, deadline_s=10)`: the condition's first true value, or a failure naming `what`."""

@@ -45,5 +45,7 @@ def _report(report: Report, record: Path) -> None:
         report.expect(
             outcome is None, name if outcome is None else f"{name}: {outcome.tag}, {outcome.get('message', '')[:200]}"
         )
+        for measured in case.iter("property"):
+            report.figure(measured.get("name", ""), measured.get("value"))
     if not cases:
         report.expect(False, "there are tests to run")

@@ -66,12 +66,12 @@ class Roster:
         return worker.link if worker is not None and worker.state is not None else None
 
     def send(self, allocation_id: str, rank: int, message: Mapping[str, Any]) -> bool:
-        """Queue a control message; True when a worker is there to get it, now or after it has reconnected."""
+        """Queue a control message; True when a worker is there to get it, now or after it has reconnected.
+
+        False as well when too many wait for it already: the sender keeps it, bounded, or says that it did not go.
+        """
         link = self.link(allocation_id, rank)
-        if link is None:
-            return False
-        link.send_control(dict(message))
-        return True
+        return link is not None and link.send_control(dict(message))
 
     def forget(self, allocation_id: str) -> None:
         for worker in [worker for worker in self._workers.values() if worker.place.allocation_id == allocation_id]:
@@ -140,8 +140,10 @@ class _Worker:
         try:
             self.link.attach(peer, b"", peer_received)
         except ProtocolError as error:
+            # It holds the key, and still counts bytes that never were: no later dial of it can do better.
             _log.warning("rank %d of %s cannot resume: %s", self.place.rank, self.place.allocation_id, error)
             peer.close()
+            self._roster.gone(self, "its byte counts contradict ours")
             return
         self._stop_waiting()
         is_new, self.generation = self.state is None, generation

@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ __all__ = ["Endpoint", "FrontDesk", "GatewayObserver", "Gathering", "LinkState",
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _SOCKET_NAME = "gw.sock"
+_REMEMBERED_LAUNCHES = 1024
+_LAUNCH_ID_LENGTH = 128
 
 
 class GatewayStopped(StateError):
@@ -164,6 +167,7 @@ class _Running:
         self._observer = observer
         self._limits = limits
         self._endpoints: dict[str, KernelEndpoint] = {}
+        self._ended_launches: deque[tuple[str, str]] = deque(maxlen=_REMEMBERED_LAUNCHES)
         check_socket_path(str(folder / _SOCKET_NAME))
         self._made_folder = prepare_folder(folder)
         self.loop = Loop()
@@ -247,6 +251,8 @@ class _Running:
             self.close_endpoint(former.launch_id)
         opened = KernelEndpoint(self.loop, ip, allocation_id, launch_id)
         self._endpoints[launch_id] = opened
+        if (allocation_id, launch_id) in self._ended_launches:
+            opened.kernel_gone()  # it died first: its clients wait, instead of coming back for ever
         opened.lead_to(self._link_for(opened))
         return opened.public
 
@@ -281,7 +287,9 @@ class _Running:
 
     def worker_message(self, allocation_id: str, rank: int, message: Mapping[str, Any]) -> None:
         if message.get("type") == "kernel_exited":
-            endpoint = self._endpoints.get(str(message.get("launch_id")))
+            launch_id = str(message.get("launch_id"))[:_LAUNCH_ID_LENGTH]
+            self._ended_launches.append((allocation_id, launch_id))
+            endpoint = self._endpoints.get(launch_id)
             if endpoint is not None:
                 endpoint.kernel_gone()
         self._observer.worker_message(allocation_id, rank, message)

@@ -109,7 +109,7 @@ class AttemptPreparer:
         folder.mkdir(mode=0o700)
         sandbox = dict(self._sandbox_for(workload.spec, profile))
         for rank in range(allocation.nodes):
-            content = self._rank_file(workload, allocation, rank, launch, sandbox) | route
+            content = self._rank_file(workload, allocation, rank, launch, sandbox, profile.spool_mb) | route
             _write_private(folder / f"rank-{rank}.json", json.dumps(content))
         return AllocationRequest(
             token=allocation.token,
@@ -138,6 +138,7 @@ class AttemptPreparer:
         rank: int,
         launch: KernelLaunch,
         sandbox: dict[str, Any],
+        spool_mb: int,
     ) -> dict[str, Any]:
         claims = Claims(
             workload_id=workload.workload_id,
@@ -159,6 +160,7 @@ class AttemptPreparer:
             "sandbox": sandbox,
             "launch": launch_json(launch) if rank == 0 else None,
             "server_grace_s": self._server_grace_s,
+            "spool_mb": spool_mb,
         }
 
     def _clear(self, workload: Workload, allocation: Allocation) -> None:

@@ -190,6 +190,7 @@ def _profile(name: str, table: Table) -> ResourceProfile:
         share_read_only=table.paths("share_read_only"),
         ready_check=table.choice("ready_check", ReadyCheck.EXECUTE),
         registration_timeout_s=table.whole("registration_timeout_s", 300, 1, 24 * 3600),
+        spool_mb=table.whole("spool_mb", 2048, 0, 1 << 20),
         transport=table.choice("transport", WorkerTransport.AUTO),
         backend_options=table.rest(),
     )

@@ -124,6 +124,7 @@ class ResourceProfile:
     share_read_only: tuple[str, ...] = ()
     ready_check: ReadyCheck = ReadyCheck.EXECUTE
     registration_timeout_s: int = 300
+    spool_mb: int = 2048  # of output, kept on the node for readers that are away
     transport: WorkerTransport = WorkerTransport.AUTO
     backend_options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -259,6 +260,22 @@ class KernelExit:
     signal: int | None
     tail: str
     exited_at: float
+
+
+@dataclass(frozen=True)
+class OutputLoss:
+    """Output of one start of a kernel that no reader took in time, and that there was no room left to keep."""
+
+    launch_id: str
+    messages: int
+    size: int  # bytes
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"{self.messages} messages of output ({self.size / 1e6:.1f} MB) were lost: nobody read them, and what is "
+            "kept meanwhile has a limit (spool_mb of the profile). A notice stands where they were."
+        )
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ class Outbox:
 
     def send(self, allocation_id: str, rank: int, message: Mapping[str, Any]) -> bool:
         """Hand over now, or keep until the worker is there. True when it was handed over."""
-        waiting = self._waiting.get((allocation_id, rank))
-        if not waiting and self._channel.send(allocation_id, rank, message):
+        self.flush(allocation_id, rank)
+        if (allocation_id, rank) not in self._waiting and self._channel.send(allocation_id, rank, message):
             return True
         kept = self._waiting.setdefault((allocation_id, rank), [])
         if len(kept) >= _MAX_WAITING:

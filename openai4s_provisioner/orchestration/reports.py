@@ -16,7 +16,7 @@ from typing import Any
 from .bootstrap import CredentialIssuer
 from .changes import ChangeBoard
 from .config import Policy
-from .models import Allocation, KernelExit, LinkState, Phase, Registration
+from .models import Allocation, KernelExit, LinkState, OutputLoss, Phase, Registration
 from .outbox import Outbox
 from .reasons import Reason
 from .session import SessionService, exit_sentence
@@ -246,10 +246,14 @@ class WorkerReports:
         await self._store.run(Store.worker_ended, allocation.allocation_id, rank, code, reason, self._clock())
 
     async def _output_lost(self, allocation: Allocation, rank: int, message: Mapping[str, Any]) -> None:
-        lost = f"{_whole(message.get('messages'))} messages, {_whole(message.get('bytes'))} bytes"
-        await self._store.run(
-            Store.record, allocation.workload_id, "output_lost", _ACTOR, None, f"worker {rank}: {lost}", self._clock()
-        )
+        launch = await self._launch(allocation, message)
+        if launch is None:
+            return
+        loss = OutputLoss(launch.launch_id, _whole(message.get("messages")) or 0, _whole(message.get("bytes")) or 0)
+        _log.warning("session %s: %s", allocation.workload_id[:8], loss.sentence)
+        told = f"worker {rank}: {loss.messages} messages, {loss.size} bytes"
+        await self._store.run(Store.record, allocation.workload_id, "output_lost", _ACTOR, None, told, self._clock())
+        self._sessions.when_output_lost(loss)
 
     async def _dialled(self, allocation: Allocation, rank: int, message: Mapping[str, Any]) -> None:
         """Which way led here, and which did not: what an admin needs to know of a network."""

@@ -20,7 +20,7 @@ from .config import SiteConfig
 from .daemons import Daemon
 from .errors import Refused, SessionEnded
 from .launches import LaunchBook, launch_json
-from .models import Desired, KernelExit, KernelLaunch, Readiness, Workload
+from .models import Desired, KernelExit, KernelLaunch, OutputLoss, Readiness, Workload
 from .outbox import Outbox
 from .reasons import Reason
 from .store import NewSession, Situation, Store, StoreThread
@@ -69,6 +69,7 @@ class SessionService:
         self._clock = clock
         self._allocation_of: dict[str, str] = {}  # launch id -> allocation id, for signals
         self._exits: dict[str, KernelExit] = {}
+        self.when_output_lost: Callable[[OutputLoss], None] = lambda loss: None  # for whoever tells a person
 
     # -- wishes ----------------------------------------------------------------------------------------------------
 

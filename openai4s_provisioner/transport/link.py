@@ -105,9 +105,18 @@ class Link:
         self._ping_timer = self.loop.call_later(self._ping_s, self._ping)
         self.loop.call_soon(self._start, sock, leftover)
 
-    def send_control(self, message: dict[str, Any]) -> None:
-        """Sends now or once attached, ahead of all stream data. Raises ValueError past 1 MiB of JSON."""
-        self._mux.send_control(message)
+    def send_control(self, message: dict[str, Any]) -> bool:
+        """Sends now or once attached, ahead of all stream data. False, and not taken, when too many wait already.
+
+        Raises ValueError past 1 MiB of JSON.
+        """
+        taken = self._mux.send_control(message)
+        self.schedule_flush()
+        return taken
+
+    def ask_for_life(self) -> None:
+        """Ping now: a connection that stands answers at once, and so shows that it is worth something."""
+        self._connection.ping()
         self.schedule_flush()
 
     def open_stream(self, channel: str) -> Stream:

@@ -59,6 +59,8 @@ class SlotFile:
         if self._file is not None:
             self._file.close()
             self._file = None
+        self._free.clear()
+        self._used = 0
 
     def _give_up(self, reason: str) -> None:
         """No more writes; what was written can still be read."""

@@ -1,29 +1,32 @@
 """A bounded queue of bytes between a kernel that must always be read and a reader that may be slow or gone.
 
-Memory first, then an unlinked file on the node. Past both bounds the oldest whole ZMTP messages go, so that what is
-left is still a valid stream: never the greeting, never the handshake, never a message that is partly taken. Where
-boundaries are not known (not ZMTP, encrypted), or the one message that is being taken fills everything, nothing can
-be dropped: then `is_full` asks the owner to stop reading. Knows no stream and no socket.
+Memory first, then a file on the node (`SpoolRoom`). Past both bounds the oldest whole ZMTP messages go, so that what
+is left is still a valid stream: never the greeting, never the handshake, never a message that is partly taken; in
+their place the owner may put a message of its own. Where boundaries are not known (not ZMTP, encrypted), or the one
+message that is being taken fills everything, nothing can be dropped: then `is_full` asks the owner to stop reading.
+Knows no stream and no socket.
 """
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
+from typing import Optional
 
 from ..wire.zmtp import MessageFinder, Verdict
-from .slots import SlotFile
+from .room import SpoolRoom
 
-BLOCK = 64 * 1024
-MEMORY_BYTES = 32 * 1024 * 1024
-DISK_BYTES = 512 * 1024 * 1024
+# What the owner of a gap is shown of what follows: the headers of a message, not its content.
+PEEK = 16 * 1024
+
+OnLoss = Callable[[int, int, bytes], Optional[bytes]]
+"""(messages, bytes, the first bytes of the message behind the gap) -> a whole message to put there, or None."""
 
 
 class _Block:
-    """Bytes [start, end) of up to BLOCK, in memory or in a slot of the file.
+    """Bytes [start, end) of up to a room's block, in memory or in a slot of the file.
 
     Boundaries are kept for each block and not for each message, so a million small messages cost nothing. The price:
     a drop reaches from one block's first message to another's.
@@ -49,36 +52,30 @@ class _Block:
 
 
 class Spool:
-    def __init__(
-        self,
-        memory_bytes: int = MEMORY_BYTES,
-        disk_bytes: int = DISK_BYTES,
-        folder: str | os.PathLike[str] | None = None,
-        on_loss: Callable[[int, int], object] | None = None,
-    ) -> None:
-        """`folder` should be on a local disk; None is the system's temporary folder.
-
-        `on_loss(messages, bytes)` is called once for each gap, when the reader comes to it, so its numbers are final.
-        """
+    def __init__(self, room: SpoolRoom | None = None, on_loss: OnLoss | None = None) -> None:
+        """`on_loss` is called once for each gap, when the reader comes to it, so its numbers are final."""
         self.size = 0  # bytes that wait
         self.lost_messages = 0
         self.lost_bytes = 0
         self._on_loss = on_loss
         self._finder = MessageFinder()
         self._blocks: deque[_Block] = deque()
-        self._slots = SlotFile(folder, BLOCK, disk_bytes // BLOCK)
-        self._memory_limit = memory_bytes
+        self._room = room or SpoolRoom()
+        self._block_bytes = self._room.block
+        self._slots = self._room.slots
+        self._inserted = b""  # goes out before anything else
         self._memory = 0  # bytes of the sealed blocks in memory; the open one comes on top
         self._is_discarding = False  # the rest of a dropped message is still to come
         # Drops always widen the gap that the reader comes to next, so there is never a second one.
         self._gap_messages = 0
         self._gap_bytes = 0
         self._behind_gap: _Block | None = None  # None with a gap: whatever is appended next
+        self._room.join(self)
 
     @property
     def is_full(self) -> bool:
         """Past the bound, and nothing may be dropped: append nothing before something was taken."""
-        return self._memory > self._memory_limit
+        return self._memory > self._room.share
 
     def append(self, data: bytes | memoryview) -> None:
         starts = self._finder.feed(data)
@@ -92,23 +89,23 @@ class Spool:
                 at = stop
                 continue
             block = self._open_block()
-            piece = view[at : at + BLOCK - block.end]
+            piece = view[at : at + self._block_bytes - block.end]
             after = bisect_left(starts, at + len(piece), nth)
             block.add(piece, starts[nth] - at if after > nth else None, after - nth)
             self.size += len(piece)
             at += len(piece)
             nth = after
-            if block.end == BLOCK:
+            if block.end == self._block_bytes:
                 self._seal(block)
                 self._shrink()
 
     def take(self, most: int) -> bytes:
         """Up to `most` of the oldest bytes, empty when none wait. Raises OSError when the disk lost them."""
-        if not self._blocks:
-            return b""
-        head = self._blocks[0]
-        if head is self._behind_gap:
+        if self._blocks and self._blocks[0] is self._behind_gap and not self._inserted:
             self._report_gap()
+        if self._inserted or not self._blocks:
+            return self._take_inserted(most)
+        head = self._blocks[0]
         size = min(most, head.end - head.start)
         chunk = self._read(head, size)
         head.start += size
@@ -121,9 +118,11 @@ class Spool:
         return chunk
 
     def close(self) -> None:
-        self._blocks.clear()
+        while self._blocks:
+            self._release(self._blocks.popleft())
+        self._inserted = b""
         self.size = 0
-        self._slots.close()
+        self._room.leave(self)
 
     # Blocks.
 
@@ -162,13 +161,26 @@ class Spool:
         newest = next((block for block in islice(reversed(self._blocks), 2) if block.is_sealed), None)
         if newest is None or newest.data is None:
             return False
-        slot = self._slots.write(newest.data)
+        return self._spill_block(newest)
+
+    def _spill_block(self, block: _Block) -> bool:
+        assert block.data is not None
+        slot = self._slots.write(block.data)
         if slot is None:
             return False
-        newest.slot = slot
-        newest.data = None
-        self._memory -= newest.end
+        block.slot = slot
+        block.data = None
+        self._memory -= block.end
         return True
+
+    def spill_to_share(self) -> None:
+        """The room has given away some of the memory."""
+        for block in reversed(self._blocks):
+            if not self.is_full:
+                return
+            if block.is_sealed and block.data is not None and not self._spill_block(block):
+                break
+        self._shrink()
 
     def _drop_oldest(self) -> bool:
         """Takes out what lies between the two oldest known starts of messages; with only one, all behind it."""
@@ -232,4 +244,21 @@ class Spool:
         self._gap_messages = self._gap_bytes = 0
         self._behind_gap = None
         if self._on_loss is not None:
-            self._on_loss(messages, size)
+            notice = self._on_loss(messages, size, self._peek())
+            if notice:
+                self._inserted = notice
+                self.size += len(notice)
+
+    def _peek(self) -> bytes:
+        """What comes next, as far as it is here and no more than `PEEK`."""
+        shown = b""
+        for block in self._blocks:
+            shown += self._read(block, min(PEEK - len(shown), block.end - block.start))
+            if len(shown) == PEEK:
+                break
+        return shown
+
+    def _take_inserted(self, most: int) -> bytes:
+        chunk, self._inserted = self._inserted[:most], self._inserted[most:]
+        self.size -= len(chunk)
+        return chunk

@@ -91,9 +91,9 @@ class Connection:
         if self._ping_due:
             self._ping_due = False
             return encode(FrameType.PING, 0)
-        if self.outgoing.is_full:
+        if self.outgoing.is_brimful:
             return None
-        return self.mux.next_frame()
+        return self.mux.next_prompt() if self.outgoing.is_full else self.mux.next_frame()
 
     def _event_of(self, frame: Frame) -> Event | None:
         if frame.type is FrameType.PING:

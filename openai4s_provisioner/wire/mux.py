@@ -21,6 +21,9 @@ WINDOW = 256 * 1024
 MAX_WINDOW = 16 * 1024 * 1024
 CHUNK = 64 * 1024
 MAX_STREAMS = 1024
+# Control messages of our own that may wait, with no link to send them on. An honest owner has a handful.
+MAX_WAITING_CONTROL = 1024
+MAX_WAITING_CONTROL_BYTES = 4 * MAX_PAYLOAD
 # Answers that a peer may make us queue while it does not read; an honest one needs a few for each stream.
 MAX_REPLIES = 16 * MAX_STREAMS
 
@@ -73,6 +76,8 @@ class Mux:
         self._streams: dict[int, StreamHalves] = {}
         self._prompt: deque[list[Buffer]] = deque()  # goes ahead of all DATA, in order
         self._replies = 0  # how many the peer made us queue since `_prompt` was last empty
+        self._controls = 0  # messages of ours in `_prompt`, and their bytes
+        self._control_bytes = 0
         self._rounds: tuple[deque[int], ...] = tuple(deque() for _ in range(CLASSES))
         self._progressed: set[int] = set()
 
@@ -130,11 +135,17 @@ class Mux:
             stream.allowance += stream.consumed
             stream.consumed = 0
 
-    def send_control(self, message: dict[str, Any]) -> None:
+    def send_control(self, message: dict[str, Any]) -> bool:
+        """False, and nothing happened, when too many wait already. Raises ValueError for one that is too large."""
         text = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
         if len(text) > MAX_PAYLOAD:
             raise ValueError(f"a control message of {len(text)} bytes: at most {MAX_PAYLOAD}")
+        if self._controls >= MAX_WAITING_CONTROL or self._control_bytes + len(text) > MAX_WAITING_CONTROL_BYTES:
+            return False
+        self._controls += 1
+        self._control_bytes += len(text)
         self._prompt.append(encode(FrameType.CTRL, 0, text))
+        return True
 
     def buffered(self, stream_id: int) -> int:
         stream = self._streams.get(stream_id)
@@ -153,10 +164,8 @@ class Mux:
 
     def next_frame(self) -> list[Buffer] | None:
         """The buffers of the frame to send next; None when nothing may be sent now."""
-        if self._prompt:
-            frame = self._prompt.popleft()
-            if not self._prompt:
-                self._replies = 0
+        frame = self.next_prompt()
+        if frame is not None:
             return frame
         for turn in self._rounds:
             while turn:
@@ -164,6 +173,18 @@ class Mux:
                 if found is not None:
                     return found
         return None
+
+    def next_prompt(self) -> list[Buffer] | None:
+        """As `next_frame`, but only what goes ahead of all DATA."""
+        if not self._prompt:
+            return None
+        frame = self._prompt.popleft()
+        if frame[0][0] == FrameType.CTRL:
+            self._controls -= 1
+            self._control_bytes -= len(frame[1])
+        if not self._prompt:
+            self._replies = 0
+        return frame
 
     def take_progressed(self) -> set[int]:
         """The streams that sent DATA or FIN since the last call."""

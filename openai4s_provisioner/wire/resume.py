@@ -14,6 +14,8 @@ from .errors import ProtocolError
 from .frames import Buffer
 
 REPLAY_LIMIT = 4 * 1024 * 1024
+# Beyond the limit, for control messages and credit alone: that a kernel ended must not wait behind its output.
+PROMPT_RESERVE = 1024 * 1024
 ACK_EVERY = 256 * 1024
 
 
@@ -37,8 +39,13 @@ class Outgoing:
 
     @property
     def is_full(self) -> bool:
-        """At or past the bound: no new frame may be produced before an ACK, except the link's own tiny ones."""
+        """At or past the bound: no DATA may be produced before an ACK."""
         return self.produced - self.acknowledged >= self._limit
+
+    @property
+    def is_brimful(self) -> bool:
+        """Past the reserve too: nothing may be produced before an ACK, except the link's own tiny frames."""
+        return self.produced - self.acknowledged >= self._limit + PROMPT_RESERVE
 
     def append(self, parts: Iterable[Buffer]) -> None:
         segment = b"".join(parts)

@@ -16,6 +16,7 @@ from typing import Any
 
 _LARGEST_BYTES = 16 * 1024 * 1024
 _VERSION = 1
+_SPOOL_MB = 2048
 ADDRESS_RECORD = "server.json"  # beside the attempt's files
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -38,6 +39,7 @@ class Attempt:
     sandbox: dict[str, Any]
     launch: dict[str, Any] | None = field(repr=False)
     server_grace_s: float
+    spool_mb: int
     address_record: str = ""  # the file that says where the server is, should it have moved
 
 
@@ -98,6 +100,7 @@ def _understand(value: dict[str, Any], address_record: str) -> Attempt:
         sandbox=dict(value["sandbox"]),
         launch=None if value.get("launch") is None else dict(value["launch"]),
         server_grace_s=float(value["server_grace_s"]),
+        spool_mb=max(0, int(value.get("spool_mb", _SPOOL_MB))),
         certificate_sha256=_digest(value["certificate_sha256"]),
         address_record=address_record,
     )

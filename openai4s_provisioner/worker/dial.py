@@ -79,17 +79,23 @@ class Dialer:
         self._causes: list[str] = []  # why the others of the present stop failed
         self._certificate_sha256: str | None = None
         self._rounds = 0
+        self._received_before = -1  # what we held when the last link began
         self._says_resume = False
         self.was_welcomed = False
         self.reached = ""  # the address that last led to the server
         self.failures: dict[str, DialFailure] = {}  # the latest of each address
 
     def start(self) -> None:
-        """Dial now. Does nothing while it is dialling already."""
-        if not self._is_dialling:
-            self._is_dialling = True
+        """Dial now; after a pause when the last link brought nothing, or a server that drops us at once would be
+        dialled without end. Does nothing while it is dialling already."""
+        if self._is_dialling:
+            return
+        self._is_dialling = True
+        if self._received() != self._received_before:
             self._rounds = 0
             self._plan()
+        else:
+            self._plan_later()
 
     def cancel(self) -> None:
         self._is_dialling = False
@@ -113,13 +119,16 @@ class Dialer:
 
     def _next_stop(self) -> None:
         if not self._ahead:
-            pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(self._rounds, 16))
-            self._rounds += 1
-            self._pause = self._loop.call_later(pause_s * random.uniform(0.5, 1.5), self._plan)  # noqa: S311
+            self._plan_later()
             return
         self._targets = list(self._ahead[0].targets)
         self._causes = [self._ahead[0].cause] if self._ahead[0].cause else []
         self._next_target()
+
+    def _plan_later(self) -> None:
+        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(self._rounds, 16))
+        self._rounds += 1
+        self._pause = self._loop.call_later(pause_s * random.uniform(0.5, 1.5), self._plan)  # noqa: S311
 
     def _next_target(self) -> None:
         if not self._targets:
@@ -128,14 +137,15 @@ class Dialer:
             return
         identity = self._identity
         saying = identity.resume(self._received()) if self._says_resume else identity.hello()
-        target = self._targets.pop(0)
-        self._call = Call(self._loop, target, self._certificate_sha256, saying, self._succeeded, self._failed)
+        self._target = self._targets.pop(0)
+        self._call = Call(self._loop, self._target, self._certificate_sha256, saying, self._succeeded, self._failed)
         self._call.start()
 
     def _succeeded(self, peer: LinkSocket, welcome: Welcomed) -> None:
         self._call = None
         self._is_dialling = False
         self.was_welcomed = self._says_resume = True
+        self._received_before = self._received()
         self.reached = self._ahead[0].address
         self._connected(peer, welcome)
 
@@ -144,6 +154,8 @@ class Dialer:
         self._causes.append(cause)
         if was_sent and not self.was_welcomed:
             self._says_resume = not self._says_resume
+            if self._says_resume:
+                self._targets.insert(0, self._target)  # it was there: the line that may be right is said at once
         self._next_target()
 
     def _note_failure(self, address: str, cause: str) -> None:

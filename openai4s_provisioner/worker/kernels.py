@@ -16,6 +16,7 @@ from ..transport.loop import Loop, Timer
 from ..transport.relay import Splice, splice
 from ..transport.spool import Spool
 from ..transport.stream import Stream
+from .notice import LossNotice
 
 _log = logging.getLogger(__name__)
 _CHANNELS = frozenset({"shell", "iopub", "stdin", "control", "hb"})
@@ -50,7 +51,7 @@ class Kernels:
         loop: Loop,
         make: MakeKernel,
         emit: Callable[[Event], None],
-        make_spool: Callable[[str], Spool],
+        make_spool: Callable[[str, LossNotice], Spool],
         changed: Callable[[], None],
     ) -> None:
         self._loop = loop
@@ -59,6 +60,7 @@ class Kernels:
         self._make_spool = make_spool
         self._changed = changed
         self._live: dict[str, Kernel] = {}
+        self._notices: dict[str, LossNotice] = {}
         self._known: set[str] = set()
         self._relays: set[_Relay] = set()
 
@@ -78,6 +80,7 @@ class Kernels:
         self._known.add(launch_id)
         kernel = self._make(launch, lambda event: self._heard(launch_id, event))
         self._live[launch_id] = kernel
+        self._notices[launch_id] = LossNotice(launch or {})
         kernel.start()
 
     def signal(self, launch_id: str, signum: int) -> None:
@@ -108,7 +111,7 @@ class Kernels:
         if kernel is None or channel not in _CHANNELS:
             stream.reset()
             return
-        spool = self._make_spool(launch_id) if channel == "iopub" else None
+        spool = self._make_spool(launch_id, self._notices[launch_id]) if channel == "iopub" else None
         relay = _Relay(self._loop, stream, launch_id, kernel.socket_path(channel), spool, self._relay_over)
         self._relays.add(relay)
         relay.start()
@@ -119,6 +122,7 @@ class Kernels:
             self._emit(event)
         if is_exit:
             kernel = self._live.pop(launch_id, None)
+            self._notices.pop(launch_id, None)
             if kernel is not None:
                 kernel.close()
             for relay in [relay for relay in self._relays if relay.launch_id == launch_id]:

@@ -18,6 +18,7 @@ from typing import Callable
 from ..sandbox.spec import SandboxSpec
 from ..transport.link import Link, LinkSocket
 from ..transport.loop import Loop, Timer
+from ..transport.room import SpoolRoom
 from ..transport.spool import Spool
 from ..transport.stream import Stream
 from ..wire.errors import ProtocolError
@@ -29,6 +30,7 @@ from .exit_codes import ExitCode
 from .hardening import harden
 from .kernel_maker import KernelMaker
 from .kernels import Event, Kernels, MakeKernel
+from .notice import LossNotice
 from .route import Itinerary
 from .scratch import make_scratch
 
@@ -37,7 +39,6 @@ _USAGE = "usage: worker ATTEMPT_DIR --rank N\n"
 _END_GRACE_S = 2.0  # for a kernel, between SIGTERM and SIGKILL
 _END_LIMIT_S = 10.0  # for everything: kernels gone, last output delivered
 _SPOOL_MEMORY_BYTES = 32 * 1024 * 1024
-_SPOOL_DISK_BYTES = 2 * 1024 * 1024 * 1024
 
 
 class Worker:
@@ -46,9 +47,9 @@ class Worker:
     def __init__(self, loop: Loop, attempt: Attempt, make_kernel: MakeKernel, scratch: str) -> None:
         self._loop = loop
         self._attempt = attempt
-        self._scratch = scratch
+        self._room = SpoolRoom(_SPOOL_MEMORY_BYTES, attempt.spool_mb * 1024 * 1024, scratch)
         self._link = Link(loop, self, opens_streams=False)
-        self._kernels = Kernels(loop, make_kernel, self._link.send_control, self._make_spool, self._check_ended)
+        self._kernels = Kernels(loop, make_kernel, self._report, self._make_spool, self._check_ended)
         identity = Identity(
             attempt.allocation_id, attempt.rank, attempt.credential, secrets.token_bytes(RESUME_KEY_BYTES)
         )
@@ -103,6 +104,10 @@ class Worker:
         else:
             self._server_away()
 
+    def _report(self, event: Event) -> None:
+        if not self._link.send_control(event):
+            _log.error("too many reports wait for the server; one of kind %s was dropped", event["type"])
+
     # ---- reaching the server
 
     def _server_away(self) -> None:
@@ -114,6 +119,7 @@ class Worker:
             self._grace.cancel()
         try:
             self._link.attach(peer, welcome.leftover, welcome.peer_received)
+            self._link.ask_for_life()
         except ProtocolError as error:
             _log.error("cannot resume: %s", error)
             peer.close()
@@ -150,7 +156,7 @@ class Worker:
             self._leave()
         elif not self._kernels.are_relaying:
             self._is_farewell_said = True
-            self._link.send_control({"type": "ended", "exit_code": int(self._exit_code), "reason": self._ending})
+            self._report({"type": "ended", "exit_code": int(self._exit_code), "reason": self._ending})
             self._link.when_delivered(self._leave)
 
     def _leave(self) -> None:
@@ -159,13 +165,13 @@ class Worker:
         self._link.close("ended")
         self._loop.stop()
 
-    def _make_spool(self, launch_id: str) -> Spool:
-        def lost(messages: int, size: int) -> None:
+    def _make_spool(self, launch_id: str, notice: LossNotice) -> Spool:
+        def lost(messages: int, size: int, following: bytes) -> bytes:
             _log.warning("%d messages (%d bytes) of output were dropped: nobody read them in time", messages, size)
-            notice = {"type": "output_lost", "launch_id": launch_id, "messages": messages, "bytes": size}
-            self._link.send_control(notice)
+            self._report({"type": "output_lost", "launch_id": launch_id, "messages": messages, "bytes": size})
+            return notice(messages, size, following)
 
-        return Spool(_SPOOL_MEMORY_BYTES, _SPOOL_DISK_BYTES, self._scratch, lost)
+        return Spool(self._room, lost)
 
 
 def main(argv: list[str]) -> int:

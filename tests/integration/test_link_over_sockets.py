@@ -16,6 +16,7 @@ import pytest
 from openai4s_provisioner.transport.link import Link
 from openai4s_provisioner.transport.loop import Loop
 from openai4s_provisioner.transport.relay import splice
+from openai4s_provisioner.transport.room import SpoolRoom
 from openai4s_provisioner.transport.spool import Spool
 from openai4s_provisioner.transport.stream import Stream
 
@@ -65,7 +66,7 @@ class End:
     def join(self, stream: Stream) -> socket.socket:
         far, near = socket.socketpair()
         far.settimeout(60)
-        spool = Spool(self.spool_bytes, 0) if self.spool_bytes else None
+        spool = Spool(SpoolRoom(self.spool_bytes, 0)) if self.spool_bytes else None
         splice(self.loop, stream, near, spool)
         self.streams.append(stream)
         self.kernel[stream.channel] = far

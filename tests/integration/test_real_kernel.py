@@ -51,8 +51,7 @@ class Session:
     def __init__(self, root: Path, python: str, parent: Sequence[str]) -> None:
         self.root = root
         self.observer = ObserverThatRemembers()
-        desk = DeskThatAdmitsOnce(**{SECRETS[0]: Registration("w", "alloc", 1, 0)})
-        self.gateway = WorkerGateway(root / "gw", desk, self.observer, Limits(reconnect_s=1))
+        self.gateway = self._make_gateway(root)
         self.gateway.start()
         self.workspace = root / "ws"
         self.attempt_dir = root / "attempt"
@@ -98,6 +97,10 @@ class Session:
             self.worker.terminate()
             self.worker.wait(20)
         self.gateway.stop()
+
+    def _make_gateway(self, root: Path) -> WorkerGateway:
+        desk = DeskThatAdmitsOnce(**{SECRETS[0]: Registration("w", "alloc", 1, 0)})
+        return WorkerGateway(root / "gw", desk, self.observer, Limits(reconnect_s=1))
 
     def _write_attempt(self) -> None:
         home_source = self.root / "session-home"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from openai4s_provisioner.gateway import roster
 from openai4s_provisioner.gateway.desk import LinkState
 from openai4s_provisioner.gateway.limits import Limits
 from openai4s_provisioner.gateway.worker_gateway import Endpoint, WorkerGateway
@@ -259,6 +261,50 @@ def test_when_the_kernel_is_gone_its_connections_close_and_new_ones_wait(tunnel:
         late.settimeout(10)
         with pytest.raises(ConnectionResetError):
             late.recv(1)
+
+
+def test_clients_of_a_kernel_that_died_before_its_endpoint_was_opened_wait(tunnel: Callable[..., Tunnel]) -> None:
+    opened = tunnel()
+    opened.worker()
+    opened.connected()
+    opened.gateway.send("alloc", 0, {"type": "stop_kernel", "launch_id": "first", "grace_s": 0.0})
+    opened.exited()
+    with connect(opened.endpoint(), "shell") as peer:
+        peer.settimeout(0.3)
+        with pytest.raises(TimeoutError):  # taken and dropped, a zmq client would come back ten times a second
+            peer.recv(1)
+
+
+def test_a_server_that_drops_its_worker_at_once_is_not_dialled_without_end(
+    tunnel: Callable[..., Tunnel], monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
+) -> None:
+    dropped: list[float] = []
+
+    def drop(self: object, peer: socket.socket, generation: str, received: int) -> None:
+        dropped.append(time.monotonic())
+        peer.close()
+
+    monkeypatch.setattr(roster._Worker, "attach", drop)
+    opened = tunnel()
+    opened.worker()
+    wait_until(lambda: len(dropped) >= 5, "five connections were dropped")
+    monkeypatch.undo()
+    opened.connected()
+    pauses = [later - earlier for earlier, later in itertools.pairwise(dropped)]
+    assert pauses[3] > 0.3, pauses
+
+
+def test_a_link_that_was_cut_is_dialled_again_at_once_however_often(tunnel: Callable[..., Tunnel]) -> None:
+    opened = tunnel()
+    worker = opened.worker()
+    opened.connected()
+    with connect(opened.endpoint(), "shell") as peer:
+        for _ in range(5):
+            assert echoed(peer, b"x") == b"x"
+            before = len(opened.observer.link_states())
+            worker.cut()
+            opened.observer.wait_for(lambda told, n=before: len(opened.observer.link_states()) >= n + 2)  # type: ignore[misc]
+    assert worker.worker._dialer._rounds == 0
 
 
 def test_a_kernel_that_dies_before_it_listens_lets_its_clients_go(tunnel: Callable[..., Tunnel]) -> None:

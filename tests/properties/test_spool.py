@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai4s_provisioner.transport import spool as spool_module
+from openai4s_provisioner.transport.room import SpoolRoom
 from openai4s_provisioner.transport.spool import Spool
 from openai4s_provisioner.wire.zmtp import MessageFinder, Verdict
 
+NOTICE = 0xFFFFFFFF
 HEAD = b"\xff" + bytes(7) + b"\x01\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32) + b"\x04\x06\x05READY"
 
 
@@ -36,37 +36,46 @@ steps = st.lists(
     steps=steps,
     memory=st.integers(0, 5),
     disk=st.integers(0, 5),
+    with_notices=st.booleans(),
 )
 def test_a_spool_gives_valid_streams_in_order(
-    sizes: list[tuple[int, int]], steps: list[tuple[str, int]], memory: int, disk: int
+    sizes: list[tuple[int, int]], steps: list[tuple[str, int]], memory: int, disk: int, with_notices: bool
 ) -> None:
     block = 64
-    with mock.patch.object(spool_module, "BLOCK", block):
-        reports: list[tuple[int, int]] = []
-        spool = Spool(memory * block, disk * block, None, lambda *numbers: reports.append(numbers))
-        messages = [message(number, *shape) for number, shape in enumerate(sizes)]
-        waiting = HEAD + b"".join(messages)
-        given_bytes, out = 0, b""
-        until_empty = itertools.takewhile(lambda _: waiting, itertools.cycle([("append", 97), ("take", 50)]))
-        for step, size in itertools.chain(steps, until_empty):
-            if step == "append" and not spool.is_full:
-                spool.append(waiting[:size])
-                given_bytes += len(waiting[:size])
-                waiting = waiting[size:]
-                assert spool.size <= (memory + disk + 1) * block + max(size, block)
-            elif step == "take":
-                out += spool.take(size)
-            assert len(out) + spool.size + spool.lost_bytes == given_bytes
-        out += b"".join(iter(lambda: spool.take(1000), b""))
-        spool.close()
+    reports: list[tuple[int, int]] = []
+    notice = message(NOTICE, 150, 2)
+
+    def told(messages: int, size: int, following: bytes) -> bytes | None:
+        reports.append((messages, size))
+        return notice if with_notices else None
+
+    spool = Spool(SpoolRoom(memory * block, disk * block, None, block), told)
+    messages = [message(number, *shape) for number, shape in enumerate(sizes)]
+    waiting = HEAD + b"".join(messages)
+    given_bytes, out = 0, b""
+    until_empty = itertools.takewhile(lambda _: waiting, itertools.cycle([("append", 97), ("take", 50)]))
+    for step, size in itertools.chain(steps, until_empty):
+        if step == "append" and not spool.is_full:
+            spool.append(waiting[:size])
+            given_bytes += len(waiting[:size])
+            waiting = waiting[size:]
+            assert spool.size <= (memory + disk + 1) * block + max(size, block) + len(notice) * with_notices
+        elif step == "take":
+            out += spool.take(size)
+        assert len(out) + spool.size + spool.lost_bytes == given_bytes + len(reports) * len(notice) * with_notices
+    out += b"".join(iter(lambda: spool.take(1000), b""))
+    spool.close()
     assert not waiting
     finder = MessageFinder()
     starts = finder.feed(out)
     assert finder.verdict is Verdict.MESSAGES
     numbers = [int.from_bytes(out[start + 2 : start + 6], "big") for start in starts]
+    noticed = numbers.count(NOTICE)
+    assert noticed == len(reports) * with_notices
+    assert out == HEAD + b"".join(notice if number == NOTICE else messages[number] for number in numbers)
+    numbers = [number for number in numbers if number != NOTICE]
     assert numbers == sorted(set(numbers))
-    assert out == HEAD + b"".join(messages[number] for number in numbers)
     assert spool.lost_messages == len(messages) - len(numbers)
-    assert spool.lost_bytes == len(HEAD) + sum(map(len, messages)) - len(out)
+    assert spool.lost_bytes == len(HEAD) + sum(map(len, messages)) - len(out) + noticed * len(notice)
     if not spool.lost_bytes:
         assert reports == []

@@ -37,6 +37,12 @@ class Situation:
         """The current start of a kernel."""
         return next((launch for launch in self.launches if launch.kernel_id == kernel_id), None)
 
+    @property
+    def interrupted_since(self) -> float | None:
+        """Since when a worker that is still wanted has had no connection; None while all have one."""
+        away = [worker.link_since for worker in self.workers if not worker.connected and worker.ended_at is None]
+        return min(away, default=None)
+
     def readiness(self, kernel_id: str = "") -> Readiness:
         """The four conditions, for one kernel or for whichever answers."""
         held = [b for b in self.bindings if b.released_at is None and kernel_id in ("", b.kernel_id)]

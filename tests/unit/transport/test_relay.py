@@ -13,6 +13,7 @@ import pytest
 from openai4s_provisioner.transport.link import Link
 from openai4s_provisioner.transport.loop import Loop
 from openai4s_provisioner.transport.relay import HIGH_WATER, Splice, splice
+from openai4s_provisioner.transport.room import SpoolRoom
 from openai4s_provisioner.transport.spool import Spool
 from openai4s_provisioner.transport.stream import Stream
 
@@ -139,14 +140,14 @@ def test_a_reader_that_stops_stops_its_writer_in_bounded_memory(ends: Ends, towa
 
 
 def test_with_a_spool_the_kernel_is_read_although_nobody_reads(ends: Ends) -> None:
-    ends.begin(Spool(16 << 20, 0))
+    ends.begin(Spool(SpoolRoom(16 << 20, 0)))
     data = os.urandom(1 << 20) * 8
     assert ends.push(ends.kernel, data) == len(data)
     assert ends.pull(ends.client, len(data)) == data
 
 
 def test_a_full_spool_that_may_drop_nothing_stops_reading_and_goes_on_later(ends: Ends) -> None:
-    ends.begin(Spool(1 << 20, 0))
+    ends.begin(Spool(SpoolRoom(1 << 20, 0)))
     data = os.urandom(1 << 20) * 8
     taken = ends.push(ends.kernel, data)
     assert taken < 4 << 20
@@ -223,7 +224,7 @@ def test_a_stream_that_was_over_before_it_was_spliced_is_closed_from_the_loop(en
 def test_spooled_output_that_cannot_be_read_back_ends_the_stream(
     ends: Ends, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ends.begin(Spool(0, 64 << 20))
+    ends.begin(Spool(SpoolRoom(0, 64 << 20)))
     assert ends.push(ends.kernel, bytes(4 << 20)) == 4 << 20
     monkeypatch.setattr(os, "pread", lambda *args: b"")
 

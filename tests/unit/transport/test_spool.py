@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from openai4s_provisioner.transport.spool import BLOCK, Spool
+from openai4s_provisioner.transport.room import BLOCK, SpoolRoom
+from openai4s_provisioner.transport.spool import Spool
 from openai4s_provisioner.wire.zmtp import MessageFinder, Verdict
 
 MakeSpool = Callable[..., Spool]
@@ -39,8 +40,8 @@ def drain(spool: Spool, chunk: int = 10_000) -> bytes:
 def make_spool() -> Iterator[Callable[..., Spool]]:
     made: list[Spool] = []
 
-    def make(*args: Any) -> Spool:
-        made.append(Spool(*args))
+    def make(memory: int, disk: int, folder: Path | None = None, on_loss: Any = None) -> Spool:
+        made.append(Spool(SpoolRoom(memory, disk, folder), on_loss))
         return made[-1]
 
     yield make
@@ -90,7 +91,7 @@ def test_the_file_shrinks_when_it_was_read(make_spool: MakeSpool, tmp_path: Path
 @pytest.mark.parametrize("taken_before", [0, len(HEAD), len(HEAD) + 1500])
 def test_past_the_bound_the_oldest_whole_messages_go(make_spool: MakeSpool, tmp_path: Path, taken_before: int) -> None:
     lost: list[tuple[int, int]] = []
-    spool = make_spool(2 * BLOCK, 2 * BLOCK, tmp_path, lambda *numbers: lost.append(numbers))
+    spool = make_spool(2 * BLOCK, 2 * BLOCK, tmp_path, lambda *told: lost.append(told[:2]))
     count = 1000
     spool.append(HEAD + message(0) + message(1))
     out = spool.take(taken_before) if taken_before else b""
@@ -150,7 +151,7 @@ def test_when_the_one_message_that_is_taken_fills_everything_it_asks_to_stop(mak
 
 def test_a_message_larger_than_the_spool_goes_whole_although_its_end_is_still_to_come(make_spool: MakeSpool) -> None:
     lost: list[tuple[int, int]] = []
-    spool = make_spool(2 * BLOCK, 0, None, lambda *numbers: lost.append(numbers))
+    spool = make_spool(2 * BLOCK, 0, None, lambda *told: lost.append(told[:2]))
     spool.append(HEAD + message(1))
     out = spool.take(len(HEAD + message(1)))
     big = message(2, 20 * BLOCK)
@@ -188,7 +189,7 @@ def test_a_stream_that_turns_out_not_to_be_zmtp_is_never_cut(make_spool: MakeSpo
 
 def test_each_gap_is_reported_once_when_the_reader_comes_to_it(make_spool: MakeSpool) -> None:
     lost: list[tuple[int, int]] = []
-    spool = make_spool(BLOCK, 0, None, lambda *numbers: lost.append(numbers))
+    spool = make_spool(BLOCK, 0, None, lambda *told: lost.append(told[:2]))
     spool.append(HEAD)
     number = 0
     for reports in (1, 2, 3):
@@ -234,3 +235,43 @@ def test_a_folder_that_does_not_exist_is_a_disk_that_fails(
         spool.append(message(number))
     assert spool.size <= 3 * BLOCK
     assert "No such file" in caplog.text
+
+
+def test_where_messages_were_lost_the_owner_may_put_one_of_its_own(make_spool: MakeSpool) -> None:
+    notice = message(4_000_000, 300)
+    shown: list[bytes] = []
+
+    def on_loss(messages: int, size: int, following: bytes) -> bytes:
+        shown.append(following)
+        return notice
+
+    spool = make_spool(2 * BLOCK, 0, None, on_loss)
+    spool.append(HEAD + message(0))
+    out = spool.take(len(HEAD + message(0)))
+    for number in range(1, 1000):
+        spool.append(message(number))
+    out += drain(spool, 100)
+    kept = numbers_in(out)
+    at = kept.index(4_000_000)
+    assert kept.count(4_000_000) == len(shown) == 1
+    assert shown[0].startswith(message(kept[at + 1]))
+    assert kept[:at] + kept[at + 1 :] == sorted(kept[:at] + kept[at + 1 :])
+    assert spool.size == 0
+
+
+def test_spools_of_one_room_share_its_memory_and_its_disk(tmp_path: Path) -> None:
+    room = SpoolRoom(8 * BLOCK, 100 * BLOCK, tmp_path)
+    first = Spool(room)
+    given = HEAD + b"".join(message(number) for number in range(1000))
+    first.append(given)
+    assert not first.is_full
+    others = [Spool(room) for _ in range(7)]
+    for other in others:
+        other.append(given)
+    in_memory = sum(len(block.data) for spool in (first, *others) for block in spool._blocks if block.data is not None)
+    assert in_memory <= 8 * BLOCK + 8 * BLOCK, "the open block of each comes on top"
+    for spool in (first, *others[:5]):
+        assert drain(spool) == given, "another's coming loses nothing while the disk has room"
+    for spool in (first, *others):
+        spool.close()
+    assert not any(str(tmp_path) in path for path in open_files())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from openai4s_provisioner.wire.connection import Acknowledged, Connection, Event
 from openai4s_provisioner.wire.mux import ControlReceived, DataReceived, StreamOpened
+from openai4s_provisioner.wire.resume import PROMPT_RESERVE
 
 LIMIT = 100_000
 
@@ -36,12 +37,27 @@ def test_sending_pauses_when_the_replay_buffer_is_full_and_goes_on_with_the_ack(
     sent = take(server)
     assert LIMIT <= len(sent) < LIMIT + 66_000
     assert take(server) == b""
-    server.mux.send_control({"must": "wait"})
-    assert take(server) == b""
     events = list(worker.receive(sent))
     assert all(isinstance(event, DataReceived) for event in events)
     assert any(isinstance(event, Acknowledged) for event in server.receive(take(worker)))
-    assert any(isinstance(event, ControlReceived) for event in worker.receive(take(server)))
+    assert any(isinstance(event, DataReceived) for event in worker.receive(take(server)))
+
+
+def test_what_a_kernel_reports_does_not_wait_behind_a_full_replay_buffer_and_has_a_bound_itself() -> None:
+    server, worker = pair()
+    server.mux.open("k/iopub")
+    list(worker.receive(take(server)))
+    list(server.receive(take(worker)))
+    server.mux.write(1, bytes(250_000))
+    output = take(server)
+    server.mux.send_control({"type": "kernel_exited"})
+    report = take(server)
+    assert report
+    assert [type(event) for event in worker.receive(output + report)][-1] is ControlReceived
+    while server.mux.send_control({"filler": "x" * 60_000}):
+        pass
+    assert 0 < len(take(server)) <= PROMPT_RESERVE + 61_000
+    assert take(server) == b""
 
 
 def test_two_ends_that_are_both_full_still_acknowledge_each_other() -> None:

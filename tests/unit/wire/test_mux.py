@@ -13,6 +13,8 @@ from openai4s_provisioner.wire.frames import Frame, FrameDecoder, FrameType
 from openai4s_provisioner.wire.mux import (
     CHUNK,
     MAX_STREAMS,
+    MAX_WAITING_CONTROL,
+    MAX_WAITING_CONTROL_BYTES,
     MAX_WINDOW,
     WINDOW,
     ControlReceived,
@@ -342,6 +344,20 @@ def test_a_control_message_over_the_bound_or_not_json_is_refused_where_it_is_sen
     with pytest.raises(TypeError):
         server.send_control({"a": object()})
     assert server.is_idle
+
+
+@pytest.mark.parametrize("size", [10, 1000, 100_000])
+def test_control_messages_that_nobody_takes_are_bounded_and_the_sender_is_told(size: int) -> None:
+    server, _ = pair()
+    taken = 0
+    while server.send_control({"a": "x" * size}):
+        taken += 1
+        assert taken <= MAX_WAITING_CONTROL
+    assert taken * size <= MAX_WAITING_CONTROL_BYTES
+    assert taken == MAX_WAITING_CONTROL or (taken + 1) * (size + 20) > MAX_WAITING_CONTROL_BYTES
+    assert server.next_frame() is not None
+    assert server.send_control({"a": "x" * size}), "room again for one"
+    assert not server.send_control({"a": "x" * size})
 
 
 def test_the_table_ends_every_stream() -> None:
