@@ -33,7 +33,7 @@ from .orchestration.private_folder import prepare_folder
 from .orchestration.reconciler import Reconciler
 from .orchestration.reports import WorkerReports
 from .orchestration.session import SessionService
-from .orchestration.store import StoreThread
+from .orchestration.store import Situation, StoreThread
 from .session_sandbox import SessionSandbox
 from .transport.private_folder import PrivateFolder, remove_leftovers
 from .worker.scratch import scratch_parent
@@ -134,10 +134,16 @@ class RunningParts:
             backends=admitting.backends,
             preparer=preparer,
             outbox=outbox,
-            forget_launch=lambda workload_id: launches.pop(workload_id, None),
+            launches=launches,
         )
         self.reconciler = Reconciler(
-            store=store, daemon=daemon, config=config, executor=executor, changes=changes, policy=config.policy
+            store=store,
+            daemon=daemon,
+            config=config,
+            executor=executor,
+            changes=changes,
+            policy=config.policy,
+            can_recover=self._can_recover,
         )
         self.sessions = SessionService(
             config=config,
@@ -160,6 +166,9 @@ class RunningParts:
         )
         observer.reports = self.reports
         self.kernels = LiveKernels(self.sessions, self.gateway, config.policy.kernel_answer_s)
+
+    async def _can_recover(self, situation: Situation) -> bool:
+        return await self.kernels.can_recover(situation)
 
     def start(self) -> None:
         self.gateway.start()

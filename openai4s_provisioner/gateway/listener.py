@@ -10,6 +10,7 @@ import contextlib
 import errno
 import logging
 import os
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -94,6 +95,15 @@ class UnixListener:
         """Leave new connections in the backlog."""
         self._accepted = None
         self._unwatch()
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits in the backlog."""
+        if self._closed:
+            return False
+        asking = select.poll()
+        asking.register(self._socket, select.POLLIN)
+        return bool(asking.poll(0))
 
     def close(self) -> None:
         if self._closed:

@@ -77,7 +77,14 @@ class SessionProvisioner(KernelProvisionerBase):
         control, request = self._control_plane(), self._request
         assert request is not None, "pre_launch comes first"
         announcer = Announcer(getattr(self.parent, "event_logger", None), self.log)
-        launching = control.launch(request, announcer.announce_from_any_thread)
+        loop = asyncio.get_running_loop()
+
+        def announce(change: SessionChange) -> None:
+            announcer.announce_from_any_thread(change)
+            if change.recovered and not loop.is_closed():
+                loop.call_soon_threadsafe(self._recovered)
+
+        launching = control.launch(request, announce)
         try:
             endpoint = await asyncio.wrap_future(launching)
         except asyncio.CancelledError:
@@ -159,6 +166,12 @@ class SessionProvisioner(KernelProvisionerBase):
         self._running = False
         if self._control is not None:
             self._control.release(self.kernel_id, Reason.KERNEL_START_FAILED, "the kernel kept dying")
+
+    def _recovered(self) -> None:
+        """A lost session came back in another allocation: clients must hear what a restart of the kernel tells them."""
+        restarter = getattr(self.parent, "_restarter", None)
+        if restarter is not None:
+            restarter._fire_callbacks("restart")
 
     @property
     def _manager(self) -> KernelManager:

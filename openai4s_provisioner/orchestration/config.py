@@ -52,6 +52,9 @@ class Policy:
     worker_lost_s: float = 300.0  # a rank without a link for so long is lost
     workspace_settle_s: float = 60.0  # network file systems show a fresh file late
     kernel_answer_s: float = 120.0  # from the kernel's start to its first answer
+    recovery_pause_s: float = (
+        2.0  # before the first recovery of a lost session; four times as long before each next one
+    )
     max_submits: int = 3  # how often one attempt is sent before it fails
 
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from .attempt import AttemptPreparer
 from .config import Policy, SiteConfig
 from .daemons import Daemon
-from .errors import CouldNotAsk, Refused
+from .errors import CouldNotAsk, IllegalTransition, Refused
+from .launches import LaunchBook
 from .models import Allocation, ExternalHandle, Phase
 from .outbox import Outbox
 from .phases import PhaseEvent
@@ -29,19 +33,30 @@ from .plan import (
     MarkTerminal,
     NoteGone,
     NoteWaiting,
+    Recover,
     RequestStop,
+    Retire,
     SendEnd,
     Submit,
     after_empty_lookup,
 )
-from .ports import AllocationBackend, Created, Existing, Rejected, TerminalAllocationAcknowledger, Unknown
+from .ports import (
+    AllocationBackend,
+    Created,
+    Existing,
+    Observed,
+    Rejected,
+    TerminalAllocationAcknowledger,
+    Unknown,
+)
 from .reasons import Reason
-from .store import Ending, Situation, Store, StoreThread
+from .store import Ending, NewEpoch, Situation, Store, StoreThread, epochs
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _ACTOR = "reconciler"
 _DIAGNOSTICS_DEADLINE_S = 5.0
+_NOT_OVER = frozenset({Observed.PENDING, Observed.RUNNING, Observed.ENDING, Observed.UNKNOWN})
 _ISOLATION_AND_FILES_DEADLINE_S = 180.0
 
 
@@ -76,7 +91,7 @@ class Executor:
         backends: Mapping[str, AllocationBackend],
         preparer: AttemptPreparer,
         outbox: Outbox,
-        forget_launch: Callable[[str], object],
+        launches: LaunchBook,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -86,7 +101,7 @@ class Executor:
         self._backends = backends
         self._preparer = preparer
         self._outbox = outbox
-        self._forget_launch = forget_launch
+        self._launches = launches
         self._clock = clock
         self._told: set[tuple[str, int]] = set()  # workers that were handed their "end"
         self._steps: dict[type[Any], Callable[[Situation, Any], Awaitable[None]]] = {
@@ -95,6 +110,8 @@ class Executor:
             MarkGranted: lambda now, _: self._advance(now, PhaseEvent.GRANTED),
             MarkActive: lambda now, _: self._advance(now, PhaseEvent.READY),
             BeginRelease: lambda now, _: self._advance(now, PhaseEvent.RELEASE),
+            Retire: self._retire,
+            Recover: self._recover,
             SendEnd: self._send_end,
             Cancel: self._cancel,
             RequestStop: self._request_stop,
@@ -119,13 +136,24 @@ class Executor:
         if workload is None:
             return
         self._outbox.forget(allocation.allocation_id)
-        self._forget_launch(allocation.workload_id)
+        if workload.phase.is_terminal:
+            self._launches.pop(allocation.workload_id, None)
         self._told = {each for each in self._told if each[0] != allocation.allocation_id}
+        await self._make_sure(allocation)
         await bounded(self._preparer.clear(workload, allocation), self._policy.call_deadline_s)
         backend = self._backends.get(allocation.backend)
         if allocation.handle is not None and isinstance(backend, TerminalAllocationAcknowledger):
             await self._ask(backend.acknowledge_terminal(allocation.handle))
         await self._store.run(Store.debris_cleared, allocation.allocation_id)
+
+    async def _make_sure(self, allocation: Allocation) -> None:
+        """What was found nowhere may turn up again. While it runs it is cancelled again, and not cleared away."""
+        if allocation.gone_since is None or allocation.handle is None:
+            return
+        await self._ask_to_end(allocation)
+        seen = (await self._ask(self.backend_of(allocation).observe([allocation.handle]))).get(allocation.handle)
+        if seen is None or seen.state in _NOT_OVER:
+            raise CouldNotAsk("it was found nowhere before, and it is not seen to be over")
 
     # -- submitting ------------------------------------------------------------------------------------------------
 
@@ -216,18 +244,48 @@ class Executor:
             await self._store.run(Store.drain_begun, allocation_id, self._clock())
 
     async def _cancel(self, now: Situation, _: Cancel) -> None:
-        handle = now.allocation.handle
-        if handle is None:
-            raise CouldNotAsk("there is nothing to cancel yet")
-        await self._ask(self.backend_of(now.allocation).cancel(handle))
+        await self._ask_to_end(now.allocation)
         await self._store.run(Store.cancel_asked, now.allocation.allocation_id, self._clock())
 
+    async def _ask_to_end(self, allocation: Allocation) -> None:
+        if allocation.handle is None:
+            raise CouldNotAsk("there is nothing to cancel yet")
+        await self._ask(self.backend_of(allocation).cancel(allocation.handle))
+
     async def _mark_terminal(self, now: Situation, action: MarkTerminal) -> None:
+        if action.phase is Phase.LOST:  # found nowhere is not proven dead: never just forgotten
+            await self._ask_to_end(now.allocation)
         detail = action.detail
         if action.phase.has_failed and not now.workers and now.allocation.handle is not None:
             detail = f"{detail} {await self._last_words(now.allocation)}".strip()
         ending = Ending(action.phase, action.reason, detail, action.backend_reason, action.backend_detail)
         await self._store.run(Store.end, now.allocation.allocation_id, ending, self._clock())
+
+    # -- recovery --------------------------------------------------------------------------------------------------
+
+    async def _retire(self, now: Situation, action: Retire) -> None:
+        args = (now.allocation.allocation_id, action.reason, action.detail, self._clock())
+        await self._store.run(epochs.retire, *args)
+
+    async def _recover(self, now: Situation, action: Recover) -> None:
+        """Cancel the old allocation whatever is said of it, then end it and open the next epoch in one commit."""
+        workload_id, old = now.workload.workload_id, now.allocation
+        launch = self._launches.get(workload_id)
+        if launch is None:
+            raise IllegalTransition("what its kernel is started with is not known here")
+        await self._ask_to_end(old)
+        launch_id = uuid.uuid4().hex
+        held = [binding.kernel_id for binding in now.bindings if binding.released_at is None]
+        new = NewEpoch(uuid.uuid4().hex, secrets.token_hex(24), dict.fromkeys(held, launch_id))
+        ended = action.ending
+        ending = Ending(ended.phase, ended.reason, ended.detail, ended.backend_reason, ended.backend_detail)
+        self._launches[workload_id] = replace(launch, launch_id=launch_id)
+        args = (old.allocation_id, ending, new, self._daemon.daemon_id, self._clock())
+        try:
+            await self._store.run(epochs.open_epoch, *args)
+        except Exception:
+            self._launches[workload_id] = launch
+            raise
 
     async def _last_words(self, allocation: Allocation) -> str:
         """What the allocation itself logged, for an end that no worker explained. Never an obstacle."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .changes import ChangeBoard
@@ -18,7 +18,7 @@ from .daemons import BEAT_EVERY_S, Daemon
 from .errors import CouldNotAsk, IllegalTransition
 from .executor import Executor, bounded
 from .models import ExternalHandle, Phase
-from .plan import plan
+from .plan import Action, Recover, Retire, plan
 from .ports import Observation
 from .reasons import Reason
 from .store import Situation, Store, StoreThread
@@ -39,6 +39,10 @@ class Trouble:
     not_before: float
 
 
+async def _never(situation: Situation) -> bool:
+    return False
+
+
 class Reconciler:
     def __init__(
         self,
@@ -49,6 +53,7 @@ class Reconciler:
         executor: Executor,
         changes: ChangeBoard,
         policy: Policy,
+        can_recover: Callable[[Situation], Awaitable[bool]] = _never,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -57,6 +62,7 @@ class Reconciler:
         self._executor = executor
         self._changes = changes
         self._policy = policy
+        self._can_recover = can_recover
         self._clock = clock
         self._poked: set[str] = set()
         self._wake = asyncio.Event()
@@ -213,12 +219,19 @@ class Reconciler:
         now = await self._store.run(Store.situation, workload_id)
         if now is None or await self._store.run(Store.driver_of, workload_id) != self._daemon.daemon_id:
             return
-        args = (now.workload, now.allocation, observation, now.workers, now.bindings)
-        actions = plan(*args, self._clock(), self._policy_for(now))
+        actions = await self._plan(now, observation)
         for action in actions:
             await self._executor.perform(now, action)
         if actions:
             await self._follow_up(now)
+
+    async def _plan(self, now: Situation, observation: Observation | None) -> tuple[Action, ...]:
+        """Whether somebody still uses the session is asked only when that decides something."""
+        args = (now.workload, now.allocation, observation, now.workers, now.bindings)
+        actions = plan(*args, self._clock(), self._policy_for(now), recoverable=True)
+        if any(isinstance(each, Recover | Retire) for each in actions) and not await self._can_recover(now):
+            return plan(*args, self._clock(), self._policy_for(now))
+        return actions
 
     async def _follow_up(self, before: Situation) -> None:
         """Tell who waits; go on at once after a change of phase; look again soon at what is ending."""
@@ -227,7 +240,10 @@ class Reconciler:
         if now is None or now == before:
             return
         self._changes.announce(workload_id)
-        if now.allocation.phase.is_terminal:
+        if now.allocation.allocation_id != before.allocation.allocation_id:
+            await self._clear_quietly(before)
+            self.poke(workload_id)
+        elif now.allocation.phase.is_terminal:
             await self._clear_quietly(now)
         elif now.allocation.phase is not before.allocation.phase or now.workload.desired != before.workload.desired:
             self.poke(workload_id)

@@ -109,6 +109,7 @@ class ControlLab:
         self.config = SiteConfig(profiles, next(iter(profiles)), policy=self.policy)
         self.config = replace(self.config, limits=replace(self.config.limits, max_sessions=max_sessions))
         self.channel = FakeChannel()
+        self.clients_connected = False
         self._numbers = 0
         self._build()
 
@@ -138,7 +139,7 @@ class ControlLab:
             backends=self.backends,
             preparer=self.preparer,
             outbox=self.outbox,
-            forget_launch=lambda workload_id: self.launches.pop(workload_id, None),
+            launches=self.launches,
             clock=self.clock,
         )
         self.reconciler = Reconciler(
@@ -148,9 +149,13 @@ class ControlLab:
             executor=self.executor,
             changes=self.changes,
             policy=self.policy,
+            can_recover=self._can_recover,
             clock=self.clock,
         )
         self._build_sessions()
+
+    async def _can_recover(self, situation: Situation) -> bool:
+        return self.clients_connected and situation.workload.workload_id in self.launches
 
     def _build_sessions(self) -> None:
         self.admission = Admission(
