@@ -56,6 +56,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _ACTOR = "reconciler"
 _DIAGNOSTICS_DEADLINE_S = 5.0
+_GONE_FOR_GOOD = 10  # so many times the debounce after its end, "found nowhere" is believed
 _NOT_OVER = frozenset({Observed.PENDING, Observed.RUNNING, Observed.ENDING, Observed.UNKNOWN})
 _ISOLATION_AND_FILES_DEADLINE_S = 180.0
 
@@ -133,26 +134,29 @@ class Executor:
     async def clear(self, allocation: Allocation) -> None:
         """Take away what an ended attempt left outside the store, then acknowledge it. Safe to repeat."""
         workload = await self._store.run(Store.workload, allocation.workload_id)
-        if workload is None:
+        now = await self._store.run(Store.allocation, allocation.allocation_id)
+        if workload is None or now is None:
             return
+        allocation = now
         self._outbox.forget(allocation.allocation_id)
         if workload.phase.is_terminal:
             self._launches.pop(allocation.workload_id, None)
         self._told = {each for each in self._told if each[0] != allocation.allocation_id}
-        await self._make_sure(allocation)
         await bounded(self._preparer.clear(workload, allocation), self._policy.call_deadline_s)
+        await self._make_sure(allocation)
         backend = self._backends.get(allocation.backend)
         if allocation.handle is not None and isinstance(backend, TerminalAllocationAcknowledger):
             await self._ask(backend.acknowledge_terminal(allocation.handle))
         await self._store.run(Store.debris_cleared, allocation.allocation_id)
 
     async def _make_sure(self, allocation: Allocation) -> None:
-        """What was found nowhere may turn up again. While it runs it is cancelled again, and not cleared away."""
+        """What was found nowhere may turn up again: for a while it is cancelled again, and not forgotten."""
         if allocation.gone_since is None or allocation.handle is None:
             return
         await self._ask_to_end(allocation)
         seen = (await self._ask(self.backend_of(allocation).observe([allocation.handle]))).get(allocation.handle)
-        if seen is None or seen.state in _NOT_OVER:
+        long_gone = self._clock() - (allocation.ended_at or 0.0) >= _GONE_FOR_GOOD * self._policy.gone_debounce_s
+        if seen is None or seen.state in _NOT_OVER or (seen.state is Observed.GONE and not long_gone):
             raise CouldNotAsk("it was found nowhere before, and it is not seen to be over")
 
     # -- submitting ------------------------------------------------------------------------------------------------
