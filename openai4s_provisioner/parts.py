@@ -114,18 +114,7 @@ class RunningParts:
         observer = _Relay()
         self.gateway = WorkerGateway(Path(folder.path) / "gw", StoreFrontDesk(store, issuer), observer)
         outbox = Outbox(self.gateway)
-        preparer = AttemptPreparer(
-            state_dir=settings.state_dir,
-            exchange_dir=settings.exchange_dir,
-            issuer=issuer,
-            launches=launches,
-            sandbox_for=admitting.sandbox,
-            prepare_homes=admitting.sandbox.prepare,
-            sweep_scratch=lambda: remove_leftovers(scratch_parent()),
-            bundle_path=lambda: write_worker_zipapp(settings.exchange_dir),
-            addresses=lambda: (self.gateway.address,),
-            server_grace_s=config.limits.server_grace_s,
-        )
+        preparer = self._preparer(admitting, issuer, launches)
         executor = Executor(
             store=store,
             daemon=daemon,
@@ -166,6 +155,21 @@ class RunningParts:
         )
         observer.reports = self.reports
         self.kernels = LiveKernels(self.sessions, self.gateway, config.policy.kernel_answer_s)
+
+    def _preparer(self, admitting: AdmissionParts, issuer: CredentialIssuer, launches: LaunchBook) -> AttemptPreparer:
+        settings = admitting.settings
+        return AttemptPreparer(
+            state_dir=settings.state_dir,
+            exchange_dir=settings.exchange_dir,
+            issuer=issuer,
+            launches=launches,
+            sandbox_for=admitting.sandbox,
+            prepare_homes=admitting.sandbox.prepare,
+            sweep_scratch=lambda: remove_leftovers(scratch_parent()),
+            bundle_path=lambda: write_worker_zipapp(settings.exchange_dir),
+            addresses=lambda: (self.gateway.address,),
+            server_grace_s=admitting.config.limits.server_grace_s,
+        )
 
     async def _can_recover(self, situation: Situation) -> bool:
         return await self.kernels.can_recover(situation)
