@@ -97,6 +97,7 @@ class ControlLab:
         policy: Policy | None = None,
         nodes: int = 1,
         max_sessions: int = 100,
+        bundle: Path | None = None,
     ) -> None:
         self.workspace = folder / "work"
         self.state_dir = folder / "state"
@@ -110,6 +111,7 @@ class ControlLab:
         self.config = replace(self.config, limits=replace(self.config.limits, max_sessions=max_sessions))
         self.channel = FakeChannel()
         self.clients_connected = False
+        self.bundle = bundle or self.exchange_dir / "worker.pyz"  # fake backends never run it
         self._numbers = 0
         self._build()
 
@@ -126,7 +128,7 @@ class ControlLab:
             issuer=self.issuer,
             launches=self.launches,
             sandbox_for=lambda spec, profile: {"workspace": spec.workspace},
-            bundle_path=lambda: self.exchange_dir / "worker.pyz",
+            bundle_path=lambda: self.bundle,
             addresses=lambda: ["unix:/nowhere/gw.sock"],
             server_grace_s=60.0,
             clock=self.clock,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import stat
@@ -115,7 +116,7 @@ async def test_a_worker_that_keeps_dying_ends_the_session_with_its_reason(
     restarts = _restarts_of(lab)
     for recovery in range(MAX_RECOVERIES):
         _part(place.root, "worker").kill()
-        await lab.until(lambda wanted=recovery + 1: len(restarts) == wanted, "the session is recovered")
+        await lab.until(functools.partial(_has_length, restarts, recovery + 1), "the session is recovered")
         await lab.value("1")
     situation = await lab.situation()
     _part(place.root, "worker").kill()
@@ -209,6 +210,10 @@ def _restarts_of(lab: SessionLab) -> list[str]:
     lab.manager.add_restart_callback(lambda: restarts.append("restart"), "restart")
     lab.manager.add_restart_callback(lambda: restarts.append("dead"), "dead")
     return restarts
+
+
+def _has_length(items: list[str], length: int) -> bool:
+    return len(items) == length
 
 
 def _events_of(lab: SessionLab) -> list[dict[str, Any]]:

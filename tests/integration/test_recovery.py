@@ -197,7 +197,7 @@ def test_a_wish_to_stop_wins_over_a_recovery(tmp_path: Path, clock: ManualClock)
             await lab.sessions.request_stop(opened.workload_id, Reason.USER_CANCELLED, OWNER)
             await cancel(handle)  # type: ignore[arg-type]
 
-        backend.cancel = stopped_meanwhile  # type: ignore[method-assign, assignment]
+        backend.cancel = stopped_meanwhile  # type: ignore[method-assign]
         backend.say(Observed.FAILED, Reason.NODE_FAILED)
         await lab.turns(3)
         workload = (await lab.situation(opened)).workload
@@ -215,7 +215,7 @@ def test_what_was_found_nowhere_and_turns_up_again_is_cancelled(tmp_path: Path, 
         opened = await used_session(lab)
         await lab.link(opened, LinkState.GONE)
         backend.forgets = True
-        end, backend._end = backend._end, lambda handle: None  # type: ignore[method-assign, assignment]
+        end, backend._end = backend._end, lambda handle: None  # type: ignore[method-assign]
         await lab.turns()
         clock.forward(lab.policy.gone_debounce_s)
         await lab.turns()

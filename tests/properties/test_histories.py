@@ -49,7 +49,9 @@ CANCELS = ("works", "does nothing", "answer lost", "fails")
 class BackendInEveryMood(ObedientBackend):
     """Fails as the history says. A token that is sent twice makes two allocations."""
 
-    mood: dict[str, str] = field(default_factory=lambda: {"submit": "lands", "lookup": "works", "observe": "works", "cancel": "works"})
+    mood: dict[str, str] = field(
+        default_factory=lambda: {"submit": "lands", "lookup": "works", "observe": "works", "cancel": "works"}
+    )
 
     async def submit(self, request: AllocationRequest) -> SubmitResult:
         self.submits += 1
@@ -130,7 +132,9 @@ class Histories(RuleBasedStateMachine):
     def the_mood_changes(self, **mood: str) -> None:
         self.backend.mood = mood
 
-    @rule(data=st.data(), reason=st.sampled_from([Reason.USER_CANCELLED, Reason.SESSION_IDLE_TIMEOUT, Reason.WORKER_LOST]))
+    @rule(
+        data=st.data(), reason=st.sampled_from([Reason.USER_CANCELLED, Reason.SESSION_IDLE_TIMEOUT, Reason.WORKER_LOST])
+    )
     @precondition(lambda self: self.opened)
     def somebody_wishes_a_stop(self, data: st.DataObject, reason: Reason) -> None:
         opened = data.draw(st.sampled_from(self.opened))
@@ -174,7 +178,10 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def the_process_is_killed(self) -> None:
         for opened in self.opened:
-            if self._now(opened).workload.desired is Desired.RUNNING and not self._now(opened).workload.phase.is_terminal:
+            if (
+                self._now(opened).workload.desired is Desired.RUNNING
+                and not self._now(opened).workload.phase.is_terminal
+            ):
                 self.wishes.setdefault(opened.workload_id, Reason.SERVER_GONE)
         self.do(self.lab.restart())
 
