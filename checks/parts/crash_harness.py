@@ -127,8 +127,8 @@ def _survive(folder: Path, backend: str) -> None:
         lab = world.lab(START + _age(folder))
         turn = lab.reconciler.turn
 
-        async def watched(only: Sequence[str] | None = None) -> None:
-            await turn(only)
+        async def watched(only: Sequence[str] | None = None, patient: bool = False) -> None:
+            await turn(only, patient)
             _at_most_one_each(world)
 
         lab.reconciler.turn = watched  # type: ignore[method-assign]

@@ -54,7 +54,7 @@ class World:
         return openai4s_backend_local.create_backend(
             state_dir=self.folder / "state",
             exchange_dir=self.folder / "exchange",
-            options={"kill_after_s": 0.5},
+            options={},
         )
 
     def lab(self, now: float) -> ControlLab:

@@ -42,7 +42,8 @@ class Limits:
 class Policy:
     """The clocks of the control plane, in seconds. The defaults suit people; tests shorten them."""
 
-    period_s: float = 5.0  # between two looks at everything
+    period_s: float = 5.0  # between two looks at everything, while something is pending or ending
+    steady_period_s: float = 30.0  # the same, while all is steady and the workers talk
     call_deadline_s: float = 30.0  # one call to a backend; later it counts as "could not ask"
     settle_window_s: float = 60.0  # before an empty look-up may count as "it never landed"
     gone_debounce_s: float = 60.0  # before "found nowhere" counts as LOST

@@ -18,6 +18,7 @@ from .daemons import BEAT_EVERY_S, Daemon
 from .errors import CouldNotAsk, IllegalTransition
 from .executor import Executor, bounded
 from .models import ExternalHandle, Phase
+from .pace import Pace, Pulse
 from .plan import Action, Recover, Retire, plan
 from .ports import Observation
 from .reasons import Reason
@@ -64,6 +65,7 @@ class Reconciler:
         self._policy = policy
         self._can_recover = can_recover
         self._clock = clock
+        self._pace = Pace(policy)
         self._poked: set[str] = set()
         self._wake = asyncio.Event()
         self._busy: dict[str, bool] = {}  # workloads in a step -> poked meanwhile
@@ -83,6 +85,16 @@ class Reconciler:
         """The last error of a workload, while it lasts."""
         return self._troubles.get(workload_id)
 
+    @property
+    def pulse(self) -> Pulse:
+        """Counters of what the loop has done, and its last error."""
+        return self._pace.pulse
+
+    @property
+    def period_s(self) -> float:
+        """How long from one look at everything to the next, as things are."""
+        return self._pace.period_s
+
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._loops = [loop.create_task(self._run()), loop.create_task(self._keep_house())]
@@ -95,10 +107,14 @@ class Reconciler:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def turn(self, only: Sequence[str] | None = None) -> None:
-        """Look at everything of ours once, or at `only` these; returns when every step of it is done."""
+    async def turn(self, only: Sequence[str] | None = None, patient: bool = False) -> None:
+        """Look at everything of ours once, or at `only` these; returns when every step of it is done.
+
+        `patient`: a backend that did not answer lately is left alone for a while.
+        """
         if not self._store.exists or not self._daemon.is_registered:
             return
+        began = self._clock_s()
         situations = await self._store.run(Store.situations, self._daemon.daemon_id, only)
         by_backend: dict[str, list[Situation]] = {}
         work = []
@@ -107,10 +123,15 @@ class Reconciler:
                 work.append(self._step(each.workload.workload_id, None))
             else:
                 by_backend.setdefault(each.allocation.backend, []).append(each)
-        work += [self._ask_about(name, group) for name, group in by_backend.items()]
+        asked = {name for name in by_backend if not patient or self._pace.may_ask(name, began)}
+        work += [self._ask_about(name, by_backend[name]) for name in asked]
         await asyncio.gather(*work)
-        if only is None:
-            await self._clear_debris()
+        if only is not None:
+            self._pace.count(pokes=1)
+            return
+        self._pace.keep_only([each.workload.workload_id for each in situations])
+        await self._clear_debris()
+        self._pace.turned(self._clock_s() - began)
 
     async def adopt(self) -> None:
         """Take over what dead processes left, and end it: its kernels' secrets died with them."""
@@ -124,18 +145,19 @@ class Reconciler:
     # -- the loops -------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        next_full = self._clock_s()
+        last_full = self._clock_s() - self.period_s
         while True:
-            pause = max(0.0, next_full - self._clock_s())
+            pause = max(0.0, last_full + self.period_s - self._clock_s())
             try:
                 await asyncio.wait_for(self._wake.wait(), pause)
             except TimeoutError:
-                next_full = self._clock_s() + self._policy.period_s
+                last_full = self._clock_s()
                 self._spawn_turn(None)
                 continue
             self._wake.clear()
             poked, self._poked = self._poked, set()
-            self._spawn_turn(sorted(poked))
+            if poked:  # else the pace alone has changed
+                self._spawn_turn(sorted(poked))
 
     async def _keep_house(self) -> None:
         """Beat, and look for what dead processes left."""
@@ -160,9 +182,13 @@ class Reconciler:
         task.add_done_callback(self._tasks.discard)
 
     async def _guarded_turn(self, only: Sequence[str] | None) -> None:
+        period_s = self.period_s
         try:
-            await self.turn(only)
-        except Exception:
+            await self.turn(only, patient=only is None)
+            if self.period_s < period_s:
+                self._wake.set()
+        except Exception as error:
+            self._pace.failed(f"{type(error).__name__}: {error}", self._clock())
             _log.exception("a turn of the control loop failed; the next one tries again")
 
     # -- one turn --------------------------------------------------------------------------------------------------
@@ -188,8 +214,10 @@ class Reconciler:
         try:
             backend = self._executor.backend_of(group[0].allocation)
             answer = await bounded(backend.observe(handles), self._policy.call_deadline_s)
+            self._pace.answered(group[0].allocation.backend)
             return {handle: seen for handle, seen in answer.items() if isinstance(seen, Observation)}
         except Exception as error:  # could not ask: an answer of its own
+            self._pace.did_not_answer(group[0].allocation.backend, self._clock_s())
             _log.warning("a backend could not be asked: %s", error)
             return {}
 
@@ -219,9 +247,12 @@ class Reconciler:
         now = await self._store.run(Store.situation, workload_id)
         if now is None or await self._store.run(Store.driver_of, workload_id) != self._daemon.daemon_id:
             return
+        self._pace.saw(now)
         actions = await self._plan(now, observation)
+        self._pace.count(steps=1)
         for action in actions:
             await self._executor.perform(now, action)
+            self._pace.count(actions=1)
         if actions:
             await self._follow_up(now)
 
@@ -239,6 +270,7 @@ class Reconciler:
         now = await self._store.run(Store.situation, workload_id)
         if now is None or now == before:
             return
+        self._pace.saw(now)
         self._changes.announce(workload_id)
         if now.allocation.allocation_id != before.allocation.allocation_id:
             await self._clear_quietly(before)
@@ -253,6 +285,7 @@ class Reconciler:
     def _back_off(self, workload_id: str, error: Exception) -> None:
         before = self._troubles.get(workload_id)
         failures = before.failures + 1 if before else 1
+        self._pace.failed(f"{type(error).__name__}: {error}", self._clock())
         pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failures - 1, 10))
         self._troubles[workload_id] = Trouble(failures, f"{type(error).__name__}: {error}", self._clock_s() + pause)
         if isinstance(error, CouldNotAsk):

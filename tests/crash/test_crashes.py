@@ -1,4 +1,4 @@
-"""The crash harness at short length, and that it bites: a broken copy of a rule that only crashes can break is caught."""
+"""The crash harness at short length, and that it bites: a broken rule that only a crash can show is caught."""
 
 from __future__ import annotations
 

@@ -15,14 +15,7 @@ import pytest
 
 from openai4s_provisioner.orchestration.errors import StateError
 from openai4s_provisioner.orchestration.store import Store, StoreThread
-from openai4s_provisioner.orchestration.store.sqlite import (
-    MIGRATIONS,
-    SCHEMA,
-    VERSION,
-    load_queries,
-    migrate,
-    statements,
-)
+from openai4s_provisioner.orchestration.store.sqlite import MIGRATIONS, SCHEMA, VERSION, load_queries, migrate, statements
 
 from .conftest import open_store
 
@@ -49,9 +42,7 @@ def test_every_statement_is_valid_and_named_once(store: Store) -> None:
         load_queries("-- name: a\nSELECT 1;\n-- name: a\nSELECT 2;\n")
     from openai4s_provisioner.orchestration.store.sqlite import QUERIES
 
-    source = "".join(
-        path.read_text() for path in Path(sys.modules[Store.__module__].__file__ or "").parent.glob("*.py")
-    )
+    source = "".join(path.read_text() for path in Path(sys.modules[Store.__module__].__file__ or "").parent.glob("*.py"))
     for name, text in QUERIES.items():
         names = {word for word in text.replace("(", " ").replace(",", " ").replace(")", " ").split() if word[0] == ":"}
         values = {word.strip(":;"): None for word in names}
@@ -165,9 +156,7 @@ def run_as_nobody(folder: Path) -> str:
         "try: Store(Path(sys.argv[1]))\nexcept Exception as e: print(type(e).__name__, e)"
     )
     identity = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=False, cwd="/", **identity
-    )  # type: ignore[call-overload]
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=False, cwd="/", **identity)  # type: ignore[call-overload]
     return str(done.stdout)
 
 

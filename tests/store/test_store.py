@@ -174,9 +174,7 @@ def test_terminal_rows_are_never_rewritten(store: Store) -> None:
     attempts = [
         lambda: store.db.write("set_waiting", allocation_id="a0", waiting="x", backend_detail=""),
         lambda: store.db.write("set_workload_phase", workload_id="w0", epoch=1, phase="ACTIVE"),
-        lambda: store.db.write(
-            "end_workload", workload_id="w0", epoch=1, phase="LOST", reason=None, detail="", now=1.0
-        ),
+        lambda: store.db.write("end_workload", workload_id="w0", epoch=1, phase="LOST", reason=None, detail="", now=1.0),
         lambda: store.db.write("set_handle", allocation_id="a0", handle="z", phase="PENDING", before="FAILED"),
     ]
     for attempt in attempts:

@@ -100,40 +100,20 @@ def test_a_private_workspace_need_not_exist_yet(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("change", "reason", "told"),
     [
-        (
-            lambda r: replace(r, profile="big"),
-            Reason.INVALID_SPEC,
-            "no profile 'big' (/site/cluster.toml, line 2). Choose one of: bare, here, mine, nowhere, odd.",
-        ),
-        (
-            lambda r: replace(r, profile="nowhere"),
-            Reason.BACKEND_UNAVAILABLE,
-            "'absent' (/site/cluster.toml, line 5), which is not installed",
-        ),
+        (lambda r: replace(r, profile="big"), Reason.INVALID_SPEC, "no profile 'big' (/site/cluster.toml, line 2). Choose one of: bare, here, mine, nowhere, odd."),
+        (lambda r: replace(r, profile="nowhere"), Reason.BACKEND_UNAVAILABLE, "'absent' (/site/cluster.toml, line 5), which is not installed"),
         (lambda r: replace(r, profile="odd"), Reason.INVALID_SPEC, "(/site/cluster.toml, line 8): colour is not a key"),
         (lambda r: replace(r, profile="bare"), Reason.ISOLATION_UNVERIFIED, "no way to prove it"),
-        (
-            lambda r: with_spec(r, workspace="/nowhere/at/all"),
-            Reason.INVALID_SPEC,
-            "workspace folder '/nowhere/at/all' does not exist. Create it",
-        ),
+        (lambda r: with_spec(r, workspace="/nowhere/at/all"), Reason.INVALID_SPEC, "workspace folder '/nowhere/at/all' does not exist. Create it"),
         (lambda r: with_spec(r, workspace="work"), Reason.INVALID_SPEC, "not an absolute path"),
         (lambda r: with_spec(r, cwd="/nowhere"), Reason.INVALID_SPEC, "working folder '/nowhere' does not exist"),
         (lambda r: with_spec(r, cwd="/usr"), Reason.INVALID_SPEC, "lies outside the workspace"),
         (lambda r: with_spec(r, workspace="/etc/passwd"), Reason.INVALID_SPEC, "does not exist"),
         (lambda r: with_launch(r, cwd="/usr"), Reason.INVALID_SPEC, "lies outside the workspace"),
-        (
-            lambda r: with_launch(r, argv=()),
-            Reason.INVALID_SPEC,
-            "kernelspec 'python3' has no command to run. Add a non-empty argv",
-        ),
+        (lambda r: with_launch(r, argv=()), Reason.INVALID_SPEC, "kernelspec 'python3' has no command to run. Add a non-empty argv"),
         (lambda r: with_launch(r, argv=("",)), Reason.INVALID_SPEC, "no command to run"),
         (lambda r: with_launch(r, env={"A": "a\0b"}), Reason.INVALID_SPEC, "NUL"),
-        (
-            lambda r: replace(r, socket_path="/" + "é" * 54),
-            Reason.INVALID_SPEC,
-            "has 109 bytes, and the system allows 107. Set XDG_RUNTIME_DIR",
-        ),
+        (lambda r: replace(r, socket_path="/" + "é" * 54), Reason.INVALID_SPEC, "has 109 bytes, and the system allows 107. Set XDG_RUNTIME_DIR"),
     ],
 )
 def test_each_refusal_says_what_is_wrong_and_what_to_do(

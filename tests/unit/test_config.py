@@ -18,7 +18,7 @@ def parsed(text: str) -> SiteConfig:
     return parse_config(text, SOURCE, home="/home/me")
 
 
-def write(folder: Path, text: str = "[profiles.there]\n[backends.local]\n") -> Path:
+def write(folder: Path, text: str = '[profiles.there]\n[backends.local]\n') -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "cluster.toml"
     path.write_text(text)
@@ -113,10 +113,7 @@ def test_the_example_of_the_repository_is_valid_and_says_what_the_code_does_by_d
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (
-            "\n\n[limits]\nmax_session = 3\n",
-            "line 4: limits.max_session = 3 is not a key that is known here. Did you mean max_sessions?",
-        ),
+        ("\n\n[limits]\nmax_session = 3\n", "line 4: limits.max_session = 3 is not a key that is known here. Did you mean max_sessions?"),
         ("colour = 'red'\n", "line 1: colour = 'red' is not a key that is known here. Remove it."),
         ("[limits]\n\nmax_sessions = 0\n", "line 3: limits.max_sessions = 0 is out of range"),
         ("[limits]\nmax_sessions = true\n", "limits.max_sessions = true is not a whole number"),
@@ -129,10 +126,7 @@ def test_the_example_of_the_repository_is_valid_and_says_what_the_code_does_by_d
         ("[profiles.a]\nleases = { idle_ttl = 3 }\n", "line 2: profiles.a.leases.idle_ttl = 3 is not a key"),
         ("[profiles.a]\nleases = 3\n", "profiles.a.leases = 3 is not a table. Write it as [profiles.a.leases]."),
         ("[profiles.a.leases]\nbusy_counts = 'yes'\n", "busy_counts = 'yes' is neither true nor false"),
-        (
-            "[profiles.a]\nworkspace = 'home'\n",
-            "workspace = 'home' is not known. Choose one of root, notebook, private.",
-        ),
+        ("[profiles.a]\nworkspace = 'home'\n", "workspace = 'home' is not known. Choose one of root, notebook, private."),
         ("[profiles.a]\nshare = ['data']\n", "share = 'data' is not an absolute path"),
         ("[profiles.a]\nshare = '/data'\n", "share = '/data' is not a list of paths"),
         ("[profiles.'a b']\n", "line 1: 'a b' is not a usable profile name"),
@@ -141,7 +135,7 @@ def test_the_example_of_the_repository_is_valid_and_says_what_the_code_does_by_d
         ("[control]\ndrain_s = nan\n", "line 2: control.drain_s = nan is out of range"),
         ("[control]\ndrain_s = '1'\n", "line 2: control.drain_s = '1' is not a number"),
         ("profiles = []\n", "line 1: profiles = [] is not a table"),
-        ('[profiles.a]\ndisplay_name = "a\\u001bb"\n', "holds a control character"),
+        ("[profiles.a]\ndisplay_name = \"a\\u001bb\"\n", "holds a control character"),
         ("a = 1\nb = \n", "line 2"),
         ("[limits\n", "line 1"),
         ('[profiles.a]\nx = """\nnever closed\n', "line 4, the end of the file"),

@@ -143,7 +143,9 @@ def test_active_needs_every_rank_and_the_kernel() -> None:
 
 def test_a_worker_that_does_not_register_in_time_ends_the_wait() -> None:
     late = replace(GRANTED, nodes=2, granted_at=NOW - POLICY.registration_timeout_s)
-    assert decide(late, RUNS, WORKER) == (RequestStop(Reason.WORKER_REGISTRATION_TIMEOUT, "1 of 2 workers connected."),)
+    assert decide(late, RUNS, WORKER) == (
+        RequestStop(Reason.WORKER_REGISTRATION_TIMEOUT, "1 of 2 workers connected."),
+    )
     assert decide(replace(late, granted_at=NOW - POLICY.registration_timeout_s + 1), RUNS) == ()
     assert decide(late, None) == ()  # could not ask: ends nothing
 
