@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -20,7 +19,7 @@ from .config import Policy, SiteConfig
 from .daemons import Daemon
 from .errors import CouldNotAsk, IllegalTransition, Refused
 from .launches import LaunchBook
-from .models import Allocation, ExternalHandle, Phase
+from .models import Allocation, Desired, ExternalHandle, Phase, Workload
 from .outbox import Outbox
 from .phases import PhaseEvent
 from .plan import (
@@ -43,13 +42,16 @@ from .plan import (
 from .ports import (
     AllocationBackend,
     Created,
+    DuplicateFinder,
     Existing,
+    Observation,
     Observed,
     Rejected,
     TerminalAllocationAcknowledger,
     Unknown,
 )
 from .reasons import Reason
+from .steady_clock import steady_time
 from .store import Ending, NewEpoch, Situation, Store, StoreThread, epochs
 
 _log = logging.getLogger(__name__)
@@ -93,7 +95,7 @@ class Executor:
         preparer: AttemptPreparer,
         outbox: Outbox,
         launches: LaunchBook,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_time,
     ) -> None:
         self._store = store
         self._daemon = daemon
@@ -104,6 +106,7 @@ class Executor:
         self._outbox = outbox
         self._launches = launches
         self._clock = clock
+        self._strays: set[ExternalHandle] = set()  # landings that were cancelled, so that each is recorded once
         self._told: set[tuple[str, int]] = set()  # workers that were handed their "end"
         self._steps: dict[type[Any], Callable[[Situation, Any], Awaitable[None]]] = {
             Submit: self._submit,
@@ -143,21 +146,55 @@ class Executor:
             self._launches.pop(allocation.workload_id, None)
         self._told = {each for each in self._told if each[0] != allocation.allocation_id}
         await bounded(self._preparer.clear(workload, allocation), self._policy.call_deadline_s)
-        await self._make_sure(allocation)
+        await self._make_sure(workload, allocation)
         backend = self._backends.get(allocation.backend)
         if allocation.handle is not None and isinstance(backend, TerminalAllocationAcknowledger):
             await self._ask(backend.acknowledge_terminal(allocation.handle))
         await self._store.run(Store.debris_cleared, allocation.allocation_id)
 
-    async def _make_sure(self, allocation: Allocation) -> None:
-        """What was found nowhere may turn up again: for a while it is cancelled again, and not forgotten."""
-        if allocation.gone_since is None or allocation.handle is None:
+    async def _make_sure(self, workload: Workload, allocation: Allocation) -> None:
+        """What was found nowhere, or may still land, can turn up: for a while it is cancelled, and not forgotten."""
+        never_answered = allocation.handle is None and allocation.submit_attempts > 0
+        wanted_no_more = workload.desired is Desired.STOPPED or workload.reason is Reason.BACKEND_SUBMISSION_UNKNOWN
+        may_land = allocation.submit_attempts > 1 or (never_answered and wanted_no_more)
+        if allocation.gone_since is None and not may_land:
             return
-        await self._ask_to_end(allocation)
-        seen = (await self._ask(self.backend_of(allocation).observe([allocation.handle]))).get(allocation.handle)
-        long_gone = self._clock() - (allocation.ended_at or 0.0) >= _GONE_FOR_GOOD * self._policy.gone_debounce_s
-        if seen is None or seen.state in _NOT_OVER or (seen.state is Observed.GONE and not long_gone):
-            raise CouldNotAsk("it was found nowhere before, and it is not seen to be over")
+        strays = await self.end_strays(allocation)
+        if allocation.gone_since is not None and allocation.handle is not None:
+            await self._ask_to_end(allocation)
+            strays = [*strays, allocation.handle]
+        seen = await self._ask(self.backend_of(allocation).observe(strays)) if strays else {}
+        if any(seen[handle].state in _NOT_OVER for handle in strays if handle in seen):
+            raise CouldNotAsk("what turned up again is not seen to be over")
+        window = max(self._policy.gone_debounce_s, self._policy.settle_window_s)
+        if not self._has_ended(seen, allocation) and self._age(allocation) < _GONE_FOR_GOOD * window:
+            raise CouldNotAsk("what was found nowhere is asked after for a while")
+
+    def _age(self, allocation: Allocation) -> float:
+        return self._clock() - (allocation.ended_at or 0.0)
+
+    @staticmethod
+    def _has_ended(seen: Mapping[ExternalHandle, Observation], allocation: Allocation) -> bool:
+        """Its one submission has a handle, and its end was said in so many words."""
+        own = seen.get(allocation.handle) if allocation.handle is not None else None
+        return own is not None and own.state is not Observed.GONE and allocation.submit_attempts <= 1
+
+    async def end_strays(self, allocation: Allocation) -> list[ExternalHandle]:
+        """Cancel every landing of this attempt's token but the one that counts, and say so. All that were found."""
+        backend = self.backend_of(allocation)
+        if isinstance(backend, DuplicateFinder):
+            found = list(await self._ask(backend.find_all_by_token(allocation.token)))
+        else:
+            one = await self._ask(backend.find_by_token(allocation.token))
+            found = [] if one is None else [one]
+        strays = [handle for handle in found if handle != allocation.handle]
+        for handle in strays:
+            await self._ask(backend.cancel(handle))
+            if handle not in self._strays:
+                self._strays.add(handle)
+                said = (allocation.workload_id, "stray_cancelled", _ACTOR, Reason.DUPLICATE_SUBMISSION, handle.value)
+                await self._store.run(Store.record, *said, self._clock())
+        return strays
 
     # -- submitting ------------------------------------------------------------------------------------------------
 

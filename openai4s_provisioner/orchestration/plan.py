@@ -318,7 +318,7 @@ def _notes(allocation: Allocation, seen: Observation, workers: Sequence[WorkerRo
         return ()
     notes: list[Action] = []
     suspected = seen.state is Observed.GONE and not _talks(workers)
-    if suspected and allocation.gone_since is None:
+    if suspected and (allocation.gone_since is None or allocation.gone_since > now):  # a clock may have been set back
         notes.append(NoteGone(now))
     if not suspected and allocation.gone_since is not None:
         notes.append(NoteGone(None))
@@ -377,10 +377,10 @@ def _barrier(
     if workers and allocation.drain_since is None:
         return (*steps, SendEnd(first=True))
     # Workers that said goodbye end by themselves: a cancel now would turn a good end into a cancelled one.
-    draining = workers and now - (allocation.drain_since or now) < policy.drain_s
+    draining = workers and 0 <= now - (allocation.drain_since or now) < policy.drain_s
     if draining and allocation.cancel_asked_at is None:
         return (*steps, SendEnd(first=False))  # a link that came back in between has not heard it yet
     asked = allocation.cancel_asked_at
-    if asked is None or now - asked >= policy.cancel_again_s:
+    if asked is None or not 0 <= now - asked < policy.cancel_again_s:
         steps.append(Cancel())
     return tuple(steps)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +21,7 @@ from .pace import Pace, Pulse
 from .plan import Action, Recover, Retire, plan
 from .ports import Observation
 from .reasons import Reason
+from .steady_clock import steady_time
 from .store import Situation, Store, StoreThread
 
 _log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Reconciler:
         changes: ChangeBoard,
         policy: Policy,
         can_recover: Callable[[Situation], Awaitable[bool]] = _never,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_time,
     ) -> None:
         self._store = store
         self._daemon = daemon
@@ -72,6 +72,7 @@ class Reconciler:
         self._asking: dict[str, set[str]] = {}  # backends being asked -> workloads that want to know meanwhile
         self._tasks: set[asyncio.Task[None]] = set()
         self._troubles: dict[str, Trouble] = {}
+        self._duplicates_asked: dict[str, float] = {}  # by allocation
         self._loops: list[asyncio.Task[None]] = []
 
     # -- from outside ----------------------------------------------------------------------------------------------
@@ -130,6 +131,7 @@ class Reconciler:
             self._pace.count(pokes=1)
             return
         self._pace.keep_only([each.workload.workload_id for each in situations])
+        await self._end_duplicates(situations)
         await self._clear_debris()
         self._pace.turned(self._clock_s() - began)
 
@@ -292,6 +294,20 @@ class Reconciler:
             _log.warning("workload %s waits %g s: %s", workload_id, pause, error)
         else:
             _log.error("the step of workload %s failed; it waits %g s", workload_id, pause, exc_info=error)
+
+    async def _end_duplicates(self, situations: Sequence[Situation]) -> None:
+        """An attempt that was sent more than once may have landed more than once, late: looked at now and then."""
+        for each in situations:
+            allocation = each.allocation
+            asked = self._duplicates_asked.get(allocation.allocation_id, 0.0)
+            sent_again = allocation.submit_attempts > 1 and allocation.handle is not None
+            if not sent_again or self._clock() - asked < self._policy.settle_window_s:
+                continue
+            self._duplicates_asked[allocation.allocation_id] = self._clock()
+            try:
+                await self._executor.end_strays(allocation)
+            except Exception as error:
+                _log.warning("it could not be asked whether a submission landed twice: %s", error)
 
     async def _clear_debris(self) -> None:
         for allocation in await self._store.run(Store.debris, self._daemon.daemon_id):

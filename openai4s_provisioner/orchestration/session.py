@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from .launches import LaunchBook, launch_json
 from .models import Desired, KernelExit, KernelLaunch, Readiness, Workload
 from .outbox import Outbox
 from .reasons import Reason
+from .steady_clock import steady_time
 from .store import NewSession, Situation, Store, StoreThread
 
 
@@ -56,7 +56,7 @@ class SessionService:
         outbox: Outbox,
         changes: ChangeBoard,
         poke: Callable[[str], None],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_time,
     ) -> None:
         self._config = config
         self._store = store
