@@ -288,7 +288,9 @@ def _state(now: Situation, live: _Live) -> KernelState:
     launch = now.launch(live.kernel_id)
     ended = None if launch is None or launch.launch_id != live.launch_id else launch.exit
     over = now.workload.phase.is_terminal
-    if ended is None and not over:
+    # A kernel that went down with its worker: whether the session is over or comes back is about to be decided.
+    undecided = now.workload.desired is Desired.RUNNING and any(each.ended_at is not None for each in now.workers)
+    if not over and (ended is None or undecided):
         return _ALIVE
     status = 1
     if ended is not None:
