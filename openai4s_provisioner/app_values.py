@@ -60,6 +60,7 @@ class SessionChange:
     sentence: str
     reason: Reason | None
     elapsed_s: float  # since the session was asked for
+    recovered: bool = False  # its allocation was lost, and its kernel has come back in another one
 
     def as_event(self) -> dict[str, Any]:
         """As the event schema ``session/v1`` has it."""

@@ -22,6 +22,7 @@ from .orchestration.admission import AdmissionRequest
 from .orchestration.errors import SessionEnded
 from .orchestration.models import Desired, KernelLaunch, OutputLoss, ReadyCheck
 from .orchestration.reasons import Reason
+from .orchestration.recovery import MAX_RECOVERIES
 from .orchestration.session import SessionRequest, SessionService
 from .orchestration.store import Situation
 
@@ -45,6 +46,10 @@ class _Live:
     state_was_lost: bool = False
     is_given_up: bool = False  # its first start failed: a further one is a new session, though this may still end
     situation: Situation | None = None  # the latest
+    epoch: int = 1
+    was_ready: bool = False  # it answered once: from then on a lost allocation is worth another one
+    revival: asyncio.Task[None] | None = None  # a recovery on its way to a kernel that answers
+    lost_for: Reason | None = None  # what that recovery is for
     follower: asyncio.Task[None] | None = None
 
 
@@ -101,10 +106,20 @@ class LiveKernels:
         await asyncio.to_thread(self._gateway.close_endpoint, live.launch_id)
         if workload_id is not None:
             await self._sessions.wait_over(workload_id)
-        if live.follower is not None:
-            await asyncio.wait({live.follower})
+        tasks = {task for task in (live.follower, live.revival) if task is not None}
+        if tasks:
+            await asyncio.wait(tasks)
+        await asyncio.to_thread(self._gateway.close_endpoint, live.launch_id)  # a recovery may have opened it again
         if self._live.get(kernel_id) is live:
             del self._live[kernel_id]
+
+    async def can_recover(self, situation: Situation) -> bool:
+        """Whether this session's lost allocation is worth another one: it worked, and somebody is connected to it."""
+        live = next((each for each in self._live.values() if each.workload_id == situation.workload.workload_id), None)
+        held = [binding for binding in situation.bindings if binding.released_at is None]
+        if live is None or not live.was_ready or [each.kernel_id for each in held] != [live.kernel_id]:
+            return False
+        return await asyncio.to_thread(self._gateway.has_client, live.launch_id)
 
     def signal(self, kernel_id: str, signum: int) -> None:
         live = self._live.get(kernel_id)
@@ -117,10 +132,10 @@ class LiveKernels:
             self._sessions.stop_kernel(live.launch_id)
 
     async def close(self) -> None:
-        followers = [live.follower for live in self._live.values() if live.follower is not None]
-        for follower in followers:
-            follower.cancel()
-        await asyncio.gather(*followers, return_exceptions=True)
+        tasks = [task for live in self._live.values() for task in (live.follower, live.revival) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._live.clear()
 
     # -- starting --------------------------------------------------------------------------------------------------
@@ -149,6 +164,10 @@ class LiveKernels:
             live.state = _ALIVE
             return await self._until_ready(live, launch)
         except (SessionEnded, KernelSilent) as error:
+            await self._notice_epoch(live, await self._sessions.situation(live.workload_id))
+            if live.revival is not None:  # its allocation was lost meanwhile, and a new one is on its way
+                await asyncio.wait({live.revival})
+                return await self._open_endpoint(live)
             _log.warning("kernel %s did not start again: %s", live.kernel_id, error)
             self._sessions.stop_kernel(launch.launch_id)
             return await self._open_endpoint(live)
@@ -159,6 +178,7 @@ class LiveKernels:
         await self._answered(live, launch, endpoint)
         await self._sessions.kernel_ready(launch.launch_id)
         await self._sessions.wait_ready(live.workload_id, launch.launch_id)
+        live.was_ready = True
         return endpoint
 
     async def _open_endpoint(self, live: _Live) -> Endpoint:
@@ -195,6 +215,41 @@ class LiveKernels:
         await asyncio.shield(self._sessions.request_stop(live.workload_id, reason, "provisioner", detail))
         await asyncio.shield(asyncio.to_thread(self._gateway.close_endpoint, live.launch_id))
 
+    # -- recovering ------------------------------------------------------------------------------------------------
+
+    async def _notice_epoch(self, live: _Live, now: Situation) -> None:
+        """The allocation was lost and another one asked for: lead the same sockets to the kernel that starts there."""
+        launch = now.launch(live.kernel_id)
+        if now.workload.epoch <= live.epoch or launch is None or now.workload.phase.is_terminal:
+            return
+        lost_for = await self._sessions.lost_for(live.workload_id)
+        if now.workload.epoch <= live.epoch:  # another task was first
+            return
+        live.lost_for = lost_for
+        if live.revival is not None:
+            live.revival.cancel()
+        live.epoch, live.allocation_id, live.launch_id = (
+            now.workload.epoch,
+            now.allocation.allocation_id,
+            launch.launch_id,
+        )
+        live.state_was_lost = True
+        starts = self._sessions.started_anew(live.workload_id, live.launch_id, live.allocation_id)
+        live.revival = asyncio.get_running_loop().create_task(self._revive(live, starts))
+
+    async def _revive(self, live: _Live, launch: KernelLaunch | None) -> None:
+        try:
+            if launch is not None:
+                await self._until_ready(live, launch)
+        except (SessionEnded, KernelSilent) as error:
+            _log.warning("kernel %s did not come back: %s", live.kernel_id, error)
+            if isinstance(error, KernelSilent):
+                reason = Reason.KERNEL_START_FAILED
+                await self._sessions.request_stop(live.workload_id, reason, "provisioner", str(error))
+        finally:
+            if live.revival is asyncio.current_task():
+                live.revival = None
+
     # -- following -------------------------------------------------------------------------------------------------
 
     async def _follow(self, live: _Live) -> None:
@@ -202,11 +257,14 @@ class LiveKernels:
         told: tuple[Any, ...] = ()
         async for now in self._sessions.changes(live.workload_id):
             live.situation = now
+            await self._notice_epoch(live, now)
             live.state = _state(now, live)
             change = self._change(now, live)
             if (change.phase, change.sentence) != told:
                 told = (change.phase, change.sentence)
                 live.announce(change)
+                if change.recovered:
+                    live.lost_for = None
 
     def _tell_loss(self, loss: OutputLoss) -> None:
         for live in self._live.values():
@@ -228,9 +286,19 @@ class LiveKernels:
             sentence = f"The connection to the session's machine is interrupted since {since}; it is being re-made."
         elif live.state_was_lost and readiness.is_ready:
             reason, sentence = Reason.KERNEL_STATE_LOST, Reason.KERNEL_STATE_LOST.sentence
-        elapsed_s = time.monotonic() - live.asked_at
+        elif live.lost_for is not None:
+            reason = live.lost_for
+            again = f"starting again, {live.epoch - 1} of at most {MAX_RECOVERIES} times"
+            sentence = f"The allocation was lost ({reason}); {again}. {sentence}"
         return SessionChange(
-            workload.workload_id, live.kernel_id, workload.phase, readiness, sentence, reason, elapsed_s
+            workload_id=workload.workload_id,
+            kernel_id=live.kernel_id,
+            phase=workload.phase,
+            readiness=readiness,
+            sentence=sentence,
+            reason=reason,
+            elapsed_s=time.monotonic() - live.asked_at,
+            recovered=reason is Reason.KERNEL_STATE_LOST and live.lost_for is not None,
         )
 
 
@@ -238,7 +306,9 @@ def _state(now: Situation, live: _Live) -> KernelState:
     launch = now.launch(live.kernel_id)
     ended = None if launch is None or launch.launch_id != live.launch_id else launch.exit
     over = now.workload.phase.is_terminal
-    if ended is None and not over:
+    # A kernel that went down with its worker: whether the session is over or comes back is about to be decided.
+    undecided = now.workload.desired is Desired.RUNNING and any(each.ended_at is not None for each in now.workers)
+    if not over and (ended is None or undecided):
         return _ALIVE
     status = 1
     if ended is not None:

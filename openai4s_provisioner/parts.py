@@ -36,7 +36,7 @@ from .orchestration.private_folder import prepare_folder
 from .orchestration.reconciler import Reconciler
 from .orchestration.reports import WorkerReports
 from .orchestration.session import SessionService
-from .orchestration.store import StoreThread
+from .orchestration.store import Situation, StoreThread
 from .orchestration.ways_in import WaysIn
 from .session_sandbox import SessionSandbox
 from .transport.private_folder import PrivateFolder, remove_leftovers
@@ -140,18 +140,7 @@ class RunningParts:
         desk = StoreFrontDesk(store, issuer)
         self.gateway = WorkerGateway(Path(folder.path) / "gw", desk, observer, network=admitting.network_door())
         outbox = Outbox(self.gateway)
-        preparer = AttemptPreparer(
-            state_dir=settings.state_dir,
-            exchange_dir=settings.exchange_dir,
-            issuer=issuer,
-            launches=launches,
-            sandbox_for=admitting.sandbox,
-            prepare_homes=admitting.sandbox.prepare,
-            sweep_scratch=lambda: remove_leftovers(scratch_parent()),
-            bundle_path=lambda: write_worker_zipapp(settings.exchange_dir),
-            ways_in=self._ways_in,
-            server_grace_s=config.limits.server_grace_s,
-        )
+        preparer = self._preparer(admitting, issuer, launches)
         told = (preparer.attempt_dir, self._ways_in)
         self._address_keeper = AddressKeeper(store, daemon, config, admitting.backends, *told)
         executor = Executor(
@@ -162,10 +151,16 @@ class RunningParts:
             backends=admitting.backends,
             preparer=preparer,
             outbox=outbox,
-            forget_launch=lambda workload_id: launches.pop(workload_id, None),
+            launches=launches,
         )
         self.reconciler = Reconciler(
-            store=store, daemon=daemon, config=config, executor=executor, changes=changes, policy=config.policy
+            store=store,
+            daemon=daemon,
+            config=config,
+            executor=executor,
+            changes=changes,
+            policy=config.policy,
+            can_recover=self._can_recover,
         )
         self.sessions = SessionService(
             config=config,
@@ -191,6 +186,24 @@ class RunningParts:
 
     def _ways_in(self) -> WaysIn:
         return WaysIn(self.gateway.address, self.gateway.network_addresses, self.gateway.certificate_sha256)
+
+    def _preparer(self, admitting: AdmissionParts, issuer: CredentialIssuer, launches: LaunchBook) -> AttemptPreparer:
+        settings = admitting.settings
+        return AttemptPreparer(
+            state_dir=settings.state_dir,
+            exchange_dir=settings.exchange_dir,
+            issuer=issuer,
+            launches=launches,
+            sandbox_for=admitting.sandbox,
+            prepare_homes=admitting.sandbox.prepare,
+            sweep_scratch=lambda: remove_leftovers(scratch_parent()),
+            bundle_path=lambda: write_worker_zipapp(settings.exchange_dir),
+            ways_in=self._ways_in,
+            server_grace_s=admitting.config.limits.server_grace_s,
+        )
+
+    async def _can_recover(self, situation: Situation) -> bool:
+        return await self.kernels.can_recover(situation)
 
     def start(self) -> None:
         self.gateway.start()

@@ -39,7 +39,7 @@ class KernelEndpoint:
         self._loop = loop
         self._link: Link | None = None
         self._is_kernel_gone = False
-        self._connections: set[Splice] = set()
+        self._connections: dict[Splice, str] = {}  # to the channel it is for
         self._listeners: dict[str, UnixListener] = {}
         try:
             for channel, port in PORTS.items():
@@ -68,6 +68,12 @@ class KernelEndpoint:
         self._is_kernel_gone = True
         self.lead_to(self._link)
 
+    @property
+    def has_client(self) -> bool:
+        """Whether somebody is connected to the shell channel, or waits to be: watchers use the others alone."""
+        waiting = self._listeners.get("shell")
+        return "shell" in self._connections.values() or (waiting is not None and waiting.is_asked)
+
     def close(self) -> None:
         for listener in self._listeners.values():
             listener.close()
@@ -83,8 +89,8 @@ class KernelEndpoint:
         except ProtocolError:  # more streams than a link carries
             peer.close()
             return
-        connection = splice(self._loop, stream, peer, on_closed=lambda: self._connections.discard(connection))
-        self._connections.add(connection)
+        connection = splice(self._loop, stream, peer, on_closed=lambda: self._connections.pop(connection, None))
+        self._connections[connection] = channel
 
     def _drop_connections(self) -> None:
         for connection in list(self._connections):

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import logging
 import os
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -72,6 +73,15 @@ class Acceptor:
         if self._watched:
             self._watched = False
             self._loop.unwatch(self._socket.fileno())
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits in the backlog."""
+        if self._socket.fileno() < 0:
+            return False
+        asking = select.poll()
+        asking.register(self._socket, select.POLLIN)
+        return bool(asking.poll(0))
 
     def close(self) -> None:
         self.pause()
@@ -138,6 +148,10 @@ class UnixListener:
     def pause(self) -> None:
         """Leave new connections in the backlog."""
         self._acceptor.pause()
+
+    @property
+    def is_asked(self) -> bool:
+        return self._acceptor.is_asked
 
     def close(self) -> None:
         if self._closed:

@@ -132,6 +132,13 @@ class WorkerGateway:
             running = self._must_run()
             running.call(running.close_endpoint, launch_id)
 
+    def has_client(self, launch_id: str) -> bool:
+        """Whether anybody is connected to this launch's endpoint, or waits to be."""
+        with contextlib.suppress(GatewayStopped):
+            running = self._must_run()
+            return running.call(running.has_client, launch_id)
+        return False
+
     def forget(self, allocation_id: str) -> None:
         """The allocation is over: close its links."""
         with contextlib.suppress(GatewayStopped):
@@ -260,6 +267,10 @@ class _Running:
         endpoint = self._endpoints.pop(launch_id, None)
         if endpoint is not None:
             endpoint.close()
+
+    def has_client(self, launch_id: str) -> bool:
+        endpoint = self._endpoints.get(launch_id)
+        return endpoint is not None and endpoint.has_client
 
     def _close_endpoints(self) -> None:
         for launch_id in list(self._endpoints):

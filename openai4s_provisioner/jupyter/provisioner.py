@@ -84,7 +84,14 @@ class SessionProvisioner(KernelProvisionerBase):
                 "Kernel %s can only do TCP: it gets a network of its own and cannot reach anything outside.",
                 self.kernel_id,
             )
-        launching = control.launch(request, announcer.announce_from_any_thread)
+        loop = asyncio.get_running_loop()
+
+        def announce(change: SessionChange) -> None:
+            announcer.announce_from_any_thread(change)
+            if change.recovered and not loop.is_closed():
+                loop.call_soon_threadsafe(self._recovered)
+
+        launching = control.launch(request, announce)
         try:
             endpoint = await asyncio.wrap_future(launching)
         except asyncio.CancelledError:
@@ -167,6 +174,12 @@ class SessionProvisioner(KernelProvisionerBase):
         self._running = False
         if self._control is not None:
             self._control.release(self.kernel_id, Reason.KERNEL_START_FAILED, "the kernel kept dying")
+
+    def _recovered(self) -> None:
+        """A lost session came back in another allocation: clients must hear what a restart of the kernel tells them."""
+        restarter = getattr(self.parent, "_restarter", None)
+        if restarter is not None:
+            restarter._fire_callbacks("restart")
 
     @property
     def _manager(self) -> KernelManager:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from .errors import ConfigError, Refused
 from .models import KernelLaunch, KernelTransport, ResourceProfile, SessionSpec, WorkspacePolicy
 from .ports import AllocationBackend, IsolationVerdict, SessionIsolationProvider
 from .reasons import Reason
+from .steady_clock import steady_time
 from .store import Store, StoreThread
 from .ways_in import closed_to_network, needs_network
 
@@ -54,7 +54,7 @@ class Admission:
         backends: Mapping[str, AllocationBackend],
         store: StoreThread,
         sandbox_for: SandboxFor,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_time,
         listens: bool = True,
     ) -> None:
         """`listens`: whether workers of other machines can reach us."""

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from .models import Allocation, KernelLaunch, ResourceProfile, SessionSpec, Work
 from .ports import AllocationBackend, AllocationRequest
 from .private_folder import prepare_folder
 from .reasons import Reason
+from .steady_clock import steady_time
 from .ways_in import WaysIn
 from .workspace_proof import nonce_name, place_nonce, remove_proofs
 
@@ -48,7 +48,7 @@ class AttemptPreparer:
         server_grace_s: float,
         prepare_homes: Callable[[SessionSpec, ResourceProfile], None] = lambda spec, profile: None,
         sweep_scratch: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_time,
     ) -> None:
         self._logs = state_dir / "logs"
         self._attempts = exchange_dir / "attempts"

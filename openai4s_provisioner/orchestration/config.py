@@ -42,7 +42,8 @@ class Limits:
 class Policy:
     """The clocks of the control plane, in seconds. The defaults suit people; tests shorten them."""
 
-    period_s: float = 5.0  # between two looks at everything
+    period_s: float = 5.0  # between two looks at everything, while something is pending or ending
+    steady_period_s: float = 30.0  # the same, while all is steady and the workers talk
     call_deadline_s: float = 30.0  # one call to a backend; later it counts as "could not ask"
     settle_window_s: float = 60.0  # before an empty look-up may count as "it never landed"
     gone_debounce_s: float = 60.0  # before "found nowhere" counts as LOST
@@ -52,6 +53,9 @@ class Policy:
     worker_lost_s: float = 300.0  # a rank without a link for so long is lost
     workspace_settle_s: float = 60.0  # network file systems show a fresh file late
     kernel_answer_s: float = 120.0  # from the kernel's start to its first answer
+    recovery_pause_s: float = (
+        2.0  # before the first recovery of a lost session; four times as long before each next one
+    )
     max_submits: int = 3  # how often one attempt is sent before it fails
 
 

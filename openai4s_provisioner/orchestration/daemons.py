@@ -12,13 +12,13 @@ import contextlib
 import fcntl
 import os
 import socket
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .errors import StateError
 from .private_folder import prepare_folder
+from .steady_clock import steady_time
 from .store import DaemonRow, StoreThread, drivers
 
 BEAT_EVERY_S = 10.0
@@ -36,7 +36,9 @@ def is_dead(row: DaemonRow, lock_is_free: bool, boot_id: str, now: float) -> boo
 class Daemon:
     """This process's place among those that share the state folder."""
 
-    def __init__(self, store: StoreThread, clock: Callable[[], float] = time.time, boot_id: str | None = None) -> None:
+    def __init__(
+        self, store: StoreThread, clock: Callable[[], float] = steady_time, boot_id: str | None = None
+    ) -> None:
         self.daemon_id = uuid.uuid4().hex
         self._store = store
         self._clock = clock

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+import secrets
+import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from .attempt import AttemptPreparer
 from .config import Policy, SiteConfig
 from .daemons import Daemon
-from .errors import CouldNotAsk, Refused
-from .models import Allocation, ExternalHandle, Phase
+from .errors import CouldNotAsk, IllegalTransition, Refused
+from .launches import LaunchBook
+from .models import Allocation, Desired, ExternalHandle, Phase, Workload
 from .outbox import Outbox
 from .phases import PhaseEvent
 from .plan import (
@@ -29,19 +32,34 @@ from .plan import (
     MarkTerminal,
     NoteGone,
     NoteWaiting,
+    Recover,
     RequestStop,
+    Retire,
     SendEnd,
     Submit,
     after_empty_lookup,
 )
-from .ports import AllocationBackend, Created, Existing, Rejected, TerminalAllocationAcknowledger, Unknown
+from .ports import (
+    AllocationBackend,
+    Created,
+    DuplicateFinder,
+    Existing,
+    Observation,
+    Observed,
+    Rejected,
+    TerminalAllocationAcknowledger,
+    Unknown,
+)
 from .reasons import Reason
-from .store import Ending, Situation, Store, StoreThread
+from .steady_clock import steady_time
+from .store import Ending, NewEpoch, Situation, Store, StoreThread, epochs
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _ACTOR = "reconciler"
 _DIAGNOSTICS_DEADLINE_S = 5.0
+_GONE_FOR_GOOD = 10  # so many times the debounce after its end, "found nowhere" is believed
+_NOT_OVER = frozenset({Observed.PENDING, Observed.RUNNING, Observed.ENDING, Observed.UNKNOWN})
 _ISOLATION_AND_FILES_DEADLINE_S = 180.0
 
 
@@ -76,8 +94,8 @@ class Executor:
         backends: Mapping[str, AllocationBackend],
         preparer: AttemptPreparer,
         outbox: Outbox,
-        forget_launch: Callable[[str], object],
-        clock: Callable[[], float] = time.time,
+        launches: LaunchBook,
+        clock: Callable[[], float] = steady_time,
     ) -> None:
         self._store = store
         self._daemon = daemon
@@ -86,8 +104,9 @@ class Executor:
         self._backends = backends
         self._preparer = preparer
         self._outbox = outbox
-        self._forget_launch = forget_launch
+        self._launches = launches
         self._clock = clock
+        self._strays: set[ExternalHandle] = set()  # landings that were cancelled, so that each is recorded once
         self._told: set[tuple[str, int]] = set()  # workers that were handed their "end"
         self._steps: dict[type[Any], Callable[[Situation, Any], Awaitable[None]]] = {
             Submit: self._submit,
@@ -95,6 +114,8 @@ class Executor:
             MarkGranted: lambda now, _: self._advance(now, PhaseEvent.GRANTED),
             MarkActive: lambda now, _: self._advance(now, PhaseEvent.READY),
             BeginRelease: lambda now, _: self._advance(now, PhaseEvent.RELEASE),
+            Retire: self._retire,
+            Recover: self._recover,
             SendEnd: self._send_end,
             Cancel: self._cancel,
             RequestStop: self._request_stop,
@@ -116,16 +137,64 @@ class Executor:
     async def clear(self, allocation: Allocation) -> None:
         """Take away what an ended attempt left outside the store, then acknowledge it. Safe to repeat."""
         workload = await self._store.run(Store.workload, allocation.workload_id)
-        if workload is None:
+        now = await self._store.run(Store.allocation, allocation.allocation_id)
+        if workload is None or now is None:
             return
+        allocation = now
         self._outbox.forget(allocation.allocation_id)
-        self._forget_launch(allocation.workload_id)
+        if workload.phase.is_terminal:
+            self._launches.pop(allocation.workload_id, None)
         self._told = {each for each in self._told if each[0] != allocation.allocation_id}
         await bounded(self._preparer.clear(workload, allocation), self._policy.call_deadline_s)
+        await self._make_sure(workload, allocation)
         backend = self._backends.get(allocation.backend)
         if allocation.handle is not None and isinstance(backend, TerminalAllocationAcknowledger):
             await self._ask(backend.acknowledge_terminal(allocation.handle))
         await self._store.run(Store.debris_cleared, allocation.allocation_id)
+
+    async def _make_sure(self, workload: Workload, allocation: Allocation) -> None:
+        """What was found nowhere, or may still land, can turn up: for a while it is cancelled, and not forgotten."""
+        never_answered = allocation.handle is None and allocation.submit_attempts > 0
+        wanted_no_more = workload.desired is Desired.STOPPED or workload.reason is Reason.BACKEND_SUBMISSION_UNKNOWN
+        may_land = allocation.submit_attempts > 1 or (never_answered and wanted_no_more)
+        if allocation.gone_since is None and not may_land:
+            return
+        strays = await self.end_strays(allocation)
+        if allocation.gone_since is not None and allocation.handle is not None:
+            await self._ask_to_end(allocation)
+            strays = [*strays, allocation.handle]
+        seen = await self._ask(self.backend_of(allocation).observe(strays)) if strays else {}
+        if any(seen[handle].state in _NOT_OVER for handle in strays if handle in seen):
+            raise CouldNotAsk("what turned up again is not seen to be over")
+        window = max(self._policy.gone_debounce_s, self._policy.settle_window_s)
+        if not self._has_ended(seen, allocation) and self._age(allocation) < _GONE_FOR_GOOD * window:
+            raise CouldNotAsk("what was found nowhere is asked after for a while")
+
+    def _age(self, allocation: Allocation) -> float:
+        return self._clock() - (allocation.ended_at or 0.0)
+
+    @staticmethod
+    def _has_ended(seen: Mapping[ExternalHandle, Observation], allocation: Allocation) -> bool:
+        """Its one submission has a handle, and its end was said in so many words."""
+        own = seen.get(allocation.handle) if allocation.handle is not None else None
+        return own is not None and own.state is not Observed.GONE and allocation.submit_attempts <= 1
+
+    async def end_strays(self, allocation: Allocation) -> list[ExternalHandle]:
+        """Cancel every landing of this attempt's token but the one that counts, and say so. All that were found."""
+        backend = self.backend_of(allocation)
+        if isinstance(backend, DuplicateFinder):
+            found = list(await self._ask(backend.find_all_by_token(allocation.token)))
+        else:
+            one = await self._ask(backend.find_by_token(allocation.token))
+            found = [] if one is None else [one]
+        strays = [handle for handle in found if handle != allocation.handle]
+        for handle in strays:
+            await self._ask(backend.cancel(handle))
+            if handle not in self._strays:
+                self._strays.add(handle)
+                said = (allocation.workload_id, "stray_cancelled", _ACTOR, Reason.DUPLICATE_SUBMISSION, handle.value)
+                await self._store.run(Store.record, *said, self._clock())
+        return strays
 
     # -- submitting ------------------------------------------------------------------------------------------------
 
@@ -216,18 +285,48 @@ class Executor:
             await self._store.run(Store.drain_begun, allocation_id, self._clock())
 
     async def _cancel(self, now: Situation, _: Cancel) -> None:
-        handle = now.allocation.handle
-        if handle is None:
-            raise CouldNotAsk("there is nothing to cancel yet")
-        await self._ask(self.backend_of(now.allocation).cancel(handle))
+        await self._ask_to_end(now.allocation)
         await self._store.run(Store.cancel_asked, now.allocation.allocation_id, self._clock())
 
+    async def _ask_to_end(self, allocation: Allocation) -> None:
+        if allocation.handle is None:
+            raise CouldNotAsk("there is nothing to cancel yet")
+        await self._ask(self.backend_of(allocation).cancel(allocation.handle))
+
     async def _mark_terminal(self, now: Situation, action: MarkTerminal) -> None:
+        if action.phase is Phase.LOST:  # found nowhere is not proven dead: never just forgotten
+            await self._ask_to_end(now.allocation)
         detail = action.detail
         if action.phase.has_failed and not now.workers and now.allocation.handle is not None:
             detail = f"{detail} {await self._last_words(now.allocation)}".strip()
         ending = Ending(action.phase, action.reason, detail, action.backend_reason, action.backend_detail)
         await self._store.run(Store.end, now.allocation.allocation_id, ending, self._clock())
+
+    # -- recovery --------------------------------------------------------------------------------------------------
+
+    async def _retire(self, now: Situation, action: Retire) -> None:
+        args = (now.allocation.allocation_id, action.reason, action.detail, self._clock())
+        await self._store.run(epochs.retire, *args)
+
+    async def _recover(self, now: Situation, action: Recover) -> None:
+        """Cancel the old allocation whatever is said of it, then end it and open the next epoch in one commit."""
+        workload_id, old = now.workload.workload_id, now.allocation
+        launch = self._launches.get(workload_id)
+        if launch is None:
+            raise IllegalTransition("what its kernel is started with is not known here")
+        await self._ask_to_end(old)
+        launch_id = uuid.uuid4().hex
+        held = [binding.kernel_id for binding in now.bindings if binding.released_at is None]
+        new = NewEpoch(uuid.uuid4().hex, secrets.token_hex(24), dict.fromkeys(held, launch_id))
+        ended = action.ending
+        ending = Ending(ended.phase, ended.reason, ended.detail, ended.backend_reason, ended.backend_detail)
+        self._launches[workload_id] = replace(launch, launch_id=launch_id)
+        args = (old.allocation_id, ending, new, self._daemon.daemon_id, self._clock())
+        try:
+            await self._store.run(epochs.open_epoch, *args)
+        except Exception:
+            self._launches[workload_id] = launch
+            raise
 
     async def _last_words(self, allocation: Allocation) -> str:
         """What the allocation itself logged, for an end that no worker explained. Never an obstacle."""

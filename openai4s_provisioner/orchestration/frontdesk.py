@@ -6,19 +6,19 @@ A store that cannot answer fails the future, which burns nothing (INV-7).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
 from .bootstrap import BadCredential, CredentialIssuer
 from .models import Registration
+from .steady_clock import steady_time
 from .store import Store, StoreThread
 
 _MIN_RESUME_KEY_BYTES = 32
 
 
 class StoreFrontDesk:
-    def __init__(self, store: StoreThread, issuer: CredentialIssuer, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: StoreThread, issuer: CredentialIssuer, clock: Callable[[], float] = steady_time) -> None:
         self._store = store
         self._issuer = issuer
         self._clock = clock

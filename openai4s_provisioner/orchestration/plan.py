@@ -13,6 +13,7 @@ from .config import Policy
 from .models import Allocation, Binding, Desired, Phase, WorkerRow, Workload
 from .ports import Observation, Observed
 from .reasons import Reason
+from .recovery import may_recover, pause_s
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,21 @@ class MarkActive:
 @dataclass(frozen=True)
 class BeginRelease:
     """The fence of the cancel barrier: from here on no worker registers."""
+
+
+@dataclass(frozen=True)
+class Retire:
+    """The same fence, around an attempt that is to be followed by another one: the wish stays."""
+
+    reason: Reason
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Recover:
+    """This attempt has ended, and a new epoch takes its place. The old allocation is cancelled all the same."""
+
+    ending: MarkTerminal
 
 
 @dataclass(frozen=True)
@@ -90,6 +106,8 @@ Action = (
     | MarkGranted
     | MarkActive
     | BeginRelease
+    | Retire
+    | Recover
     | SendEnd
     | Cancel
     | RequestStop
@@ -119,6 +137,7 @@ _WORDS = {
 # The worker's exit codes that say more than "it failed"; a test holds them to the worker's own table.
 WORKER_EXIT_NEVER_REGISTERED = 69
 WORKER_EXIT_SERVER_GONE = 75
+_CLOCK_SLACK_S = 0.001
 _COULD_NOT_ASK = Observation(Observed.UNKNOWN)
 
 
@@ -130,20 +149,40 @@ def plan(
     bindings: Sequence[Binding],
     now: float,
     policy: Policy,
+    recoverable: bool = False,
 ) -> tuple[Action, ...]:
-    """The next actions, in order. `observation` None means that nobody asked, or that nobody answered."""
+    """The next actions, in order. `observation` None means that nobody asked, or that nobody answered.
+
+    `recoverable`: somebody uses the session, and this process can start it again should its allocation be lost.
+    """
     if workload.phase.is_terminal or allocation.phase.is_terminal:
         return ()
     if allocation.handle is None:
-        return _without_handle(workload, allocation)
+        return _without_handle(workload, allocation, now, policy)
     seen = observation or _COULD_NOT_ASK
+    recoverable = recoverable and workload.desired is Desired.RUNNING
     ending = _ending(workload, allocation, seen, workers, now, policy)
     if ending is not None:
-        return (ending,)
+        return (Recover(ending) if recoverable and may_recover(ending.reason, workload.epoch) else ending,)
     notes = _notes(allocation, seen, workers, now)
-    if workload.desired is Desired.STOPPED:
+    if workload.desired is Desired.STOPPED or _is_retired(allocation):
         return (*notes, *_barrier(allocation, seen, workers, now, policy))
-    return (*notes, *_progress(allocation, seen, workers, bindings, now, policy))
+    steps = _progress(allocation, seen, workers, bindings, now, policy)
+    if recoverable:
+        steps = tuple(_retired(step, workload.epoch) for step in steps)
+    return (*notes, *steps)
+
+
+def _is_retired(allocation: Allocation) -> bool:
+    """Its end is on its way, for a reason of its own, while the session is still wanted."""
+    return allocation.phase is Phase.RELEASING and allocation.reason is not None
+
+
+def _retired(step: Action, epoch: int) -> Action:
+    """Instead of stopping the whole session for a loss: end this attempt only."""
+    if isinstance(step, RequestStop) and may_recover(step.reason, epoch):
+        return Retire(step.reason, step.detail)
+    return step
 
 
 def after_empty_lookup(
@@ -161,11 +200,13 @@ def after_empty_lookup(
     return (Submit(),)
 
 
-def _without_handle(workload: Workload, allocation: Allocation) -> tuple[Action, ...]:
+def _without_handle(workload: Workload, allocation: Allocation, now: float, policy: Policy) -> tuple[Action, ...]:
     if allocation.submit_unknown_since is not None:
         return (LookUp(),)
     if workload.desired is Desired.STOPPED:
         return (_never_submitted(workload),)
+    if now - allocation.created_at < pause_s(allocation.epoch, policy.recovery_pause_s) - _CLOCK_SLACK_S:
+        return ()
     return (Submit(),)
 
 
@@ -189,34 +230,46 @@ def _ending(
     policy: Policy,
 ) -> MarkTerminal | None:
     if seen.state in _WORDS:  # an explicit word is final at once
-        return _by_word(workload, seen, workers)
+        return _by_word(workload, allocation, seen, workers)
     if seen.state is not Observed.GONE or _talks(workers):
         return None
     if _said_goodbye(allocation, workers):  # a witness reported the exit: no need to wait
-        return _by_witness(workload, seen, workers)
+        return _by_witness(workload, allocation, seen, workers)
     if allocation.gone_since is None or now - allocation.gone_since < policy.gone_debounce_s:
         return None
     if workload.desired is Desired.STOPPED:
         return _ours(workload, _stopped_phase(workload), None, seen)
-    reason = Reason.WORKER_LOST if workers else Reason.ADMIN_CANCELLED
-    return MarkTerminal(Phase.LOST, reason, "No trace of the allocation is left.", None, seen.backend_detail)
+    reason = allocation.reason or (Reason.WORKER_LOST if workers else Reason.ADMIN_CANCELLED)
+    phase = Phase.FAILED if allocation.phase is Phase.RELEASING else Phase.LOST  # we asked for its end, and it came
+    return MarkTerminal(phase, reason, "No trace of the allocation is left.", None, seen.backend_detail)
 
 
-def _by_word(workload: Workload, seen: Observation, workers: Sequence[WorkerRow]) -> MarkTerminal:
-    return _ended_as(_WORDS[seen.state], seen.reason, workload, seen, workers)
+def _by_word(
+    workload: Workload, allocation: Allocation, seen: Observation, workers: Sequence[WorkerRow]
+) -> MarkTerminal:
+    return _ended_as(_WORDS[seen.state], seen.reason, workload, allocation, seen, workers)
 
 
-def _by_witness(workload: Workload, seen: Observation, workers: Sequence[WorkerRow]) -> MarkTerminal:
+def _by_witness(
+    workload: Workload, allocation: Allocation, seen: Observation, workers: Sequence[WorkerRow]
+) -> MarkTerminal:
     clean = all(worker.exit_code == 0 for worker in workers)
-    return _ended_as(Phase.COMPLETED if clean else Phase.FAILED, None, workload, seen, workers)
+    return _ended_as(Phase.COMPLETED if clean else Phase.FAILED, None, workload, allocation, seen, workers)
 
 
 def _ended_as(
-    phase: Phase, theirs: Reason | None, workload: Workload, seen: Observation, workers: Sequence[WorkerRow]
+    phase: Phase,
+    theirs: Reason | None,
+    workload: Workload,
+    allocation: Allocation,
+    seen: Observation,
+    workers: Sequence[WorkerRow],
 ) -> MarkTerminal:
     if workload.desired is Desired.STOPPED:
         graceful = phase is Phase.COMPLETED and workload.reason not in _FAILURES
         return _ours(workload, Phase.COMPLETED if graceful else _stopped_phase(workload), theirs, seen)
+    if _is_retired(allocation):
+        return MarkTerminal(Phase.FAILED, allocation.reason, _exit_words(workers), theirs, seen.backend_detail)
     reason = theirs or _likely_reason(phase, seen, workers)
     if phase is Phase.COMPLETED:  # a worker that ends well without our wish was told to by somebody else
         phase = Phase.FAILED if reason in _FAILURES else Phase.CANCELLED
@@ -265,7 +318,7 @@ def _notes(allocation: Allocation, seen: Observation, workers: Sequence[WorkerRo
         return ()
     notes: list[Action] = []
     suspected = seen.state is Observed.GONE and not _talks(workers)
-    if suspected and allocation.gone_since is None:
+    if suspected and (allocation.gone_since is None or allocation.gone_since > now):  # a clock may have been set back
         notes.append(NoteGone(now))
     if not suspected and allocation.gone_since is not None:
         notes.append(NoteGone(None))
@@ -324,10 +377,10 @@ def _barrier(
     if workers and allocation.drain_since is None:
         return (*steps, SendEnd(first=True))
     # Workers that said goodbye end by themselves: a cancel now would turn a good end into a cancelled one.
-    draining = workers and now - (allocation.drain_since or now) < policy.drain_s
+    draining = workers and 0 <= now - (allocation.drain_since or now) < policy.drain_s
     if draining and allocation.cancel_asked_at is None:
         return (*steps, SendEnd(first=False))  # a link that came back in between has not heard it yet
     asked = allocation.cancel_asked_at
-    if asked is None or now - asked >= policy.cancel_again_s:
+    if asked is None or not 0 <= now - asked < policy.cancel_again_s:
         steps.append(Cancel())
     return tuple(steps)

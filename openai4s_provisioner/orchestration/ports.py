@@ -155,6 +155,14 @@ class RunsHere(Protocol):
     runs_here: bool
 
 
+@runtime_checkable
+class DuplicateFinder(Protocol):
+    """Optional: for a scheduler where one token may have landed more than once, and that can name every landing."""
+
+    async def find_all_by_token(self, token: str) -> Sequence[ExternalHandle]:
+        """Every allocation under this token that is not over. Raises CouldNotAsk when unsure."""
+
+
 class WorkerChannel(Protocol):
     """The way to the workers of an allocation; the gateway implements it. Callable from any thread, never blocks."""
 

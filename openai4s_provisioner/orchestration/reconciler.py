@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .changes import ChangeBoard
@@ -18,9 +17,11 @@ from .daemons import BEAT_EVERY_S, Daemon
 from .errors import CouldNotAsk, IllegalTransition
 from .executor import Executor, bounded
 from .models import ExternalHandle, Phase
-from .plan import plan
+from .pace import Pace, Pulse
+from .plan import Action, Recover, Retire, plan
 from .ports import Observation
 from .reasons import Reason
+from .steady_clock import steady_time
 from .store import Situation, Store, StoreThread
 
 _log = logging.getLogger(__name__)
@@ -39,6 +40,10 @@ class Trouble:
     not_before: float
 
 
+async def _never(situation: Situation) -> bool:
+    return False
+
+
 class Reconciler:
     def __init__(
         self,
@@ -49,7 +54,8 @@ class Reconciler:
         executor: Executor,
         changes: ChangeBoard,
         policy: Policy,
-        clock: Callable[[], float] = time.time,
+        can_recover: Callable[[Situation], Awaitable[bool]] = _never,
+        clock: Callable[[], float] = steady_time,
     ) -> None:
         self._store = store
         self._daemon = daemon
@@ -57,13 +63,16 @@ class Reconciler:
         self._executor = executor
         self._changes = changes
         self._policy = policy
+        self._can_recover = can_recover
         self._clock = clock
+        self._pace = Pace(policy)
         self._poked: set[str] = set()
         self._wake = asyncio.Event()
         self._busy: dict[str, bool] = {}  # workloads in a step -> poked meanwhile
         self._asking: dict[str, set[str]] = {}  # backends being asked -> workloads that want to know meanwhile
         self._tasks: set[asyncio.Task[None]] = set()
         self._troubles: dict[str, Trouble] = {}
+        self._duplicates_asked: dict[str, float] = {}  # by allocation
         self._loops: list[asyncio.Task[None]] = []
 
     # -- from outside ----------------------------------------------------------------------------------------------
@@ -77,6 +86,16 @@ class Reconciler:
         """The last error of a workload, while it lasts."""
         return self._troubles.get(workload_id)
 
+    @property
+    def pulse(self) -> Pulse:
+        """Counters of what the loop has done, and its last error."""
+        return self._pace.pulse
+
+    @property
+    def period_s(self) -> float:
+        """How long from one look at everything to the next, as things are."""
+        return self._pace.period_s
+
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._loops = [loop.create_task(self._run()), loop.create_task(self._keep_house())]
@@ -89,10 +108,14 @@ class Reconciler:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def turn(self, only: Sequence[str] | None = None) -> None:
-        """Look at everything of ours once, or at `only` these; returns when every step of it is done."""
+    async def turn(self, only: Sequence[str] | None = None, patient: bool = False) -> None:
+        """Look at everything of ours once, or at `only` these; returns when every step of it is done.
+
+        `patient`: a backend that did not answer lately is left alone for a while.
+        """
         if not self._store.exists or not self._daemon.is_registered:
             return
+        began = self._clock_s()
         situations = await self._store.run(Store.situations, self._daemon.daemon_id, only)
         by_backend: dict[str, list[Situation]] = {}
         work = []
@@ -101,10 +124,16 @@ class Reconciler:
                 work.append(self._step(each.workload.workload_id, None))
             else:
                 by_backend.setdefault(each.allocation.backend, []).append(each)
-        work += [self._ask_about(name, group) for name, group in by_backend.items()]
+        asked = {name for name in by_backend if not patient or self._pace.may_ask(name, began)}
+        work += [self._ask_about(name, by_backend[name]) for name in asked]
         await asyncio.gather(*work)
-        if only is None:
-            await self._clear_debris()
+        if only is not None:
+            self._pace.count(pokes=1)
+            return
+        self._pace.keep_only([each.workload.workload_id for each in situations])
+        await self._end_duplicates(situations)
+        await self._clear_debris()
+        self._pace.turned(self._clock_s() - began)
 
     async def adopt(self) -> None:
         """Take over what dead processes left, and end it: its kernels' secrets died with them."""
@@ -118,18 +147,19 @@ class Reconciler:
     # -- the loops -------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        next_full = self._clock_s()
+        last_full = self._clock_s() - self.period_s
         while True:
-            pause = max(0.0, next_full - self._clock_s())
+            pause = max(0.0, last_full + self.period_s - self._clock_s())
             try:
                 await asyncio.wait_for(self._wake.wait(), pause)
             except TimeoutError:
-                next_full = self._clock_s() + self._policy.period_s
+                last_full = self._clock_s()
                 self._spawn_turn(None)
                 continue
             self._wake.clear()
             poked, self._poked = self._poked, set()
-            self._spawn_turn(sorted(poked))
+            if poked:  # else the pace alone has changed
+                self._spawn_turn(sorted(poked))
 
     async def _keep_house(self) -> None:
         """Beat, and look for what dead processes left."""
@@ -154,9 +184,13 @@ class Reconciler:
         task.add_done_callback(self._tasks.discard)
 
     async def _guarded_turn(self, only: Sequence[str] | None) -> None:
+        period_s = self.period_s
         try:
-            await self.turn(only)
-        except Exception:
+            await self.turn(only, patient=only is None)
+            if self.period_s < period_s:
+                self._wake.set()
+        except Exception as error:
+            self._pace.failed(f"{type(error).__name__}: {error}", self._clock())
             _log.exception("a turn of the control loop failed; the next one tries again")
 
     # -- one turn --------------------------------------------------------------------------------------------------
@@ -182,8 +216,10 @@ class Reconciler:
         try:
             backend = self._executor.backend_of(group[0].allocation)
             answer = await bounded(backend.observe(handles), self._policy.call_deadline_s)
+            self._pace.answered(group[0].allocation.backend)
             return {handle: seen for handle, seen in answer.items() if isinstance(seen, Observation)}
         except Exception as error:  # could not ask: an answer of its own
+            self._pace.did_not_answer(group[0].allocation.backend, self._clock_s())
             _log.warning("a backend could not be asked: %s", error)
             return {}
 
@@ -213,12 +249,22 @@ class Reconciler:
         now = await self._store.run(Store.situation, workload_id)
         if now is None or await self._store.run(Store.driver_of, workload_id) != self._daemon.daemon_id:
             return
-        args = (now.workload, now.allocation, observation, now.workers, now.bindings)
-        actions = plan(*args, self._clock(), self._policy_for(now))
+        self._pace.saw(now)
+        actions = await self._plan(now, observation)
+        self._pace.count(steps=1)
         for action in actions:
             await self._executor.perform(now, action)
+            self._pace.count(actions=1)
         if actions:
             await self._follow_up(now)
+
+    async def _plan(self, now: Situation, observation: Observation | None) -> tuple[Action, ...]:
+        """Whether somebody still uses the session is asked only when that decides something."""
+        args = (now.workload, now.allocation, observation, now.workers, now.bindings)
+        actions = plan(*args, self._clock(), self._policy_for(now), recoverable=True)
+        if any(isinstance(each, Recover | Retire) for each in actions) and not await self._can_recover(now):
+            return plan(*args, self._clock(), self._policy_for(now))
+        return actions
 
     async def _follow_up(self, before: Situation) -> None:
         """Tell who waits; go on at once after a change of phase; look again soon at what is ending."""
@@ -226,8 +272,12 @@ class Reconciler:
         now = await self._store.run(Store.situation, workload_id)
         if now is None or now == before:
             return
+        self._pace.saw(now)
         self._changes.announce(workload_id)
-        if now.allocation.phase.is_terminal:
+        if now.allocation.allocation_id != before.allocation.allocation_id:
+            await self._clear_quietly(before)
+            self.poke(workload_id)
+        elif now.allocation.phase.is_terminal:
             await self._clear_quietly(now)
         elif now.allocation.phase is not before.allocation.phase or now.workload.desired != before.workload.desired:
             self.poke(workload_id)
@@ -237,12 +287,27 @@ class Reconciler:
     def _back_off(self, workload_id: str, error: Exception) -> None:
         before = self._troubles.get(workload_id)
         failures = before.failures + 1 if before else 1
+        self._pace.failed(f"{type(error).__name__}: {error}", self._clock())
         pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failures - 1, 10))
         self._troubles[workload_id] = Trouble(failures, f"{type(error).__name__}: {error}", self._clock_s() + pause)
         if isinstance(error, CouldNotAsk):
             _log.warning("workload %s waits %g s: %s", workload_id, pause, error)
         else:
             _log.error("the step of workload %s failed; it waits %g s", workload_id, pause, exc_info=error)
+
+    async def _end_duplicates(self, situations: Sequence[Situation]) -> None:
+        """An attempt that was sent more than once may have landed more than once, late: looked at now and then."""
+        for each in situations:
+            allocation = each.allocation
+            asked = self._duplicates_asked.get(allocation.allocation_id, 0.0)
+            sent_again = allocation.submit_attempts > 1 and allocation.handle is not None
+            if not sent_again or self._clock() - asked < self._policy.settle_window_s:
+                continue
+            self._duplicates_asked[allocation.allocation_id] = self._clock()
+            try:
+                await self._executor.end_strays(allocation)
+            except Exception as error:
+                _log.warning("it could not be asked whether a submission landed twice: %s", error)
 
     async def _clear_debris(self) -> None:
         for allocation in await self._store.run(Store.debris, self._daemon.daemon_id):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from .models import Allocation, KernelExit, LinkState, OutputLoss, Phase, Regist
 from .outbox import Outbox
 from .reasons import Reason
 from .session import SessionService, exit_sentence
+from .steady_clock import steady_time
 from .store import LaunchRow, Store, StoreThread
 from .workspace_proof import answer_holds, remove_proofs
 
@@ -42,7 +42,7 @@ class WorkerReports:
         poke: Callable[[str], None],
         issuer: CredentialIssuer,
         policy: Policy,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_time,
     ) -> None:
         self._store = store
         self._sessions = sessions

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from .launches import LaunchBook, launch_json
 from .models import Desired, KernelExit, KernelLaunch, OutputLoss, Readiness, Workload
 from .outbox import Outbox
 from .reasons import Reason
+from .steady_clock import steady_time
 from .store import NewSession, Situation, Store, StoreThread
 
 
@@ -56,7 +56,7 @@ class SessionService:
         outbox: Outbox,
         changes: ChangeBoard,
         poke: Callable[[str], None],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_time,
     ) -> None:
         self._config = config
         self._store = store
@@ -129,10 +129,25 @@ class SessionService:
             Store.bind_launch, workload_id, kernel_id, launch.launch_id, notebook_path, leases, self._clock()
         )
         self._allocation_of[launch.launch_id] = allocation.allocation_id
+        if any(each.kernel_id == kernel_id and each.released_at is None for each in before.bindings):
+            self._launches[workload_id] = launch  # what a recovery starts again
         if old is not None and old.exit is None:
             self._outbox.send(allocation.allocation_id, 0, _stop_kernel(old.launch_id, 0.0))
         self._outbox.send(allocation.allocation_id, 0, {"type": "launch", "launch": launch_json(launch)})
         self._announce(workload_id)
+
+    async def lost_for(self, workload_id: str) -> Reason | None:
+        """Why the attempt before the present one was lost."""
+        if not self._store.exists:
+            return None
+        events = await self._store.run(Store.events, workload_id)
+        return next((each.reason for each in reversed(events) if each.kind == "recovering"), None)
+
+    def started_anew(self, workload_id: str, launch_id: str, allocation_id: str) -> KernelLaunch | None:
+        """A recovery made a new start in a new allocation: signals go there. What it is started with, if known."""
+        self._allocation_of[launch_id] = allocation_id
+        launch = self._launches.get(workload_id)
+        return launch if launch is not None and launch.launch_id == launch_id else None
 
     async def request_stop(self, workload_id: str, reason: Reason, actor: str, detail: str = "") -> bool:
         """Wish a session stopped, durably. Idempotent; True for the first wish, whose reason stays."""

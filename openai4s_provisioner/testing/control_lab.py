@@ -98,6 +98,7 @@ class ControlLab:
         policy: Policy | None = None,
         nodes: int = 1,
         max_sessions: int = 100,
+        bundle: Path | None = None,
     ) -> None:
         self.workspace = folder / "work"
         self.state_dir = folder / "state"
@@ -110,6 +111,8 @@ class ControlLab:
         self.config = SiteConfig(profiles, next(iter(profiles)), policy=self.policy)
         self.config = replace(self.config, limits=replace(self.config.limits, max_sessions=max_sessions))
         self.channel = FakeChannel()
+        self.clients_connected = False
+        self.bundle = bundle or self.exchange_dir / "worker.pyz"  # fake backends never run it
         self._numbers = 0
         self._build()
 
@@ -126,7 +129,7 @@ class ControlLab:
             issuer=self.issuer,
             launches=self.launches,
             sandbox_for=lambda spec, profile: {"workspace": spec.workspace},
-            bundle_path=lambda: self.exchange_dir / "worker.pyz",
+            bundle_path=lambda: self.bundle,
             ways_in=lambda: WaysIn("unix:/nowhere/gw.sock", ("tls:nowhere:9000",), "0" * 64),
             server_grace_s=60.0,
             clock=self.clock,
@@ -139,7 +142,7 @@ class ControlLab:
             backends=self.backends,
             preparer=self.preparer,
             outbox=self.outbox,
-            forget_launch=lambda workload_id: self.launches.pop(workload_id, None),
+            launches=self.launches,
             clock=self.clock,
         )
         self.reconciler = Reconciler(
@@ -149,9 +152,13 @@ class ControlLab:
             executor=self.executor,
             changes=self.changes,
             policy=self.policy,
+            can_recover=self._can_recover,
             clock=self.clock,
         )
         self._build_sessions()
+
+    async def _can_recover(self, situation: Situation) -> bool:
+        return self.clients_connected and situation.workload.workload_id in self.launches
 
     def _build_sessions(self) -> None:
         self.admission = Admission(

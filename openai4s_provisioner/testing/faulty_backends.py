@@ -147,6 +147,24 @@ class BackendWhoseSubmitLandsLate(ObedientBackend):
 
 
 @dataclass
+class BackendWhoseSubmitLandsTwice(ObedientBackend):
+    """The first submission lands long after everybody has given it up, beside the second one under the same token."""
+
+    delay_s: float = 100.0
+
+    async def submit(self, request: AllocationRequest) -> SubmitResult:
+        self.submits += 1
+        handle = ExternalHandle(self.name, f"alloc-{next(self._numbers)}")
+        first = self.submits == 1
+        self.allocations.append(FakeAllocation(request.token, handle, self.clock() + (self.delay_s if first else 0.0)))
+        return Unknown(request.token) if first else Created(handle)
+
+    async def find_all_by_token(self, token: str) -> Sequence[ExternalHandle]:
+        now = self.clock()
+        return [a.handle for a in self.allocations if a.token == token and a.visible_at <= now and not a.is_over]
+
+
+@dataclass
 class BackendWhoseAnswerIsLost(ObedientBackend):
     """The submission arrives; the answer does not."""
 

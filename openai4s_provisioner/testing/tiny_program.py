@@ -1,6 +1,7 @@
 """What the contract suite runs as an allocation: a program whose every step can be seen and steered through a folder.
 
     python tiny_program.py FOLDER BEHAVIOUR --rank N
+    python tiny_program.py worker FOLDER --rank N           in a worker's place; behaves as ``wait``
 
 It leaves ``FOLDER/pid-<pid>`` (its own, and one per descendant it makes) and ``FOLDER/environment`` and then, by
 behaviour: ``wait`` ends with the exit code found in ``FOLDER/exit``; ``stubborn`` does the same and ignores SIGTERM;
@@ -55,7 +56,7 @@ def _leave_descendant(folder: Path) -> None:
 
 
 def main(argv: list[str]) -> int:
-    folder, behaviour = Path(argv[0]), argv[1]
+    folder, behaviour = (Path(argv[1]), "wait") if argv[0] == "worker" else (Path(argv[0]), argv[1])
     if behaviour == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _write(folder / "environment", json.dumps(dict(os.environ)))

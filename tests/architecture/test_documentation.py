@@ -8,6 +8,7 @@ from dataclasses import fields
 
 import pytest
 
+from checks.parts import phase_diagram
 from openai4s_provisioner.orchestration.config import Limits, Policy
 from openai4s_provisioner.orchestration.models import LeasePolicy, ResourceProfile
 
@@ -36,3 +37,7 @@ def test_links_between_documents_lead_somewhere() -> None:
     for document in [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text("utf-8")):
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_the_picture_of_the_phases_is_drawn_from_the_table() -> None:
+    assert phase_diagram.found() == phase_diagram.drawn(), "run: python -m checks.parts.phase_diagram"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from openai4s_provisioner.orchestration.errors import Refused
 from openai4s_provisioner.orchestration.models import Phase
 from openai4s_provisioner.orchestration.ports import IsolationVerdict, Observed
 from openai4s_provisioner.orchestration.reasons import Reason
+from openai4s_provisioner.orchestration.steady_clock import SteadyClock
 from openai4s_provisioner.orchestration.store import Store, StoreThread
 from openai4s_provisioner.testing.control_lab import OWNER, ControlLab, in_lab
 from openai4s_provisioner.testing.faulty_backends import (
@@ -31,6 +33,7 @@ from openai4s_provisioner.testing.faulty_backends import (
     BackendWhoseLookupFails,
     BackendWhoseSubmitHangs,
     BackendWhoseSubmitLandsLate,
+    BackendWhoseSubmitLandsTwice,
     ManualClock,
     ObedientBackend,
 )
@@ -461,5 +464,95 @@ def test_only_one_of_two_processes_adopts(tmp_path: Path, clock: ManualClock) ->
         for heir, store in zip(heirs, stores, strict=True):
             await heir.retire()
             store.close()
+
+    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+
+
+# -- submissions that land twice, or after everybody has given them up -------------------------------------------
+
+
+def test_a_submission_that_landed_twice_is_cancelled_but_for_one(tmp_path: Path, clock: ManualClock) -> None:
+    backend = BackendWhoseSubmitLandsTwice(clock)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.open("k1")
+        for _ in range(60):
+            await lab.turns()
+            clock.forward(5.0)
+        assert backend.submits == 2
+        now = await lab.situation(opened)
+        assert now.allocation.phase is Phase.GRANTED
+        assert [each.handle for each in backend.running] == [now.allocation.handle]
+        events = [each for each in await lab.store.run(Store.events, opened.workload_id) if each.reason]
+        assert [(each.kind, each.reason) for each in events] == [("stray_cancelled", Reason.DUPLICATE_SUBMISSION)]
+
+    in_lab(tmp_path, scenario, backend, clock=clock, policy=replace(QUICK, registration_timeout_s=1e6))
+
+
+def test_a_submission_that_lands_after_its_session_ended_is_cancelled(tmp_path: Path, clock: ManualClock) -> None:
+    backend = BackendWhoseSubmitLandsTwice(clock, delay_s=QUICK.settle_window_s * 3)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.open("k1")
+        await lab.turns()
+        await lab.sessions.request_stop(opened.workload_id, Reason.USER_CANCELLED, OWNER)
+        clock.forward(QUICK.settle_window_s)
+        await lab.turns(2)
+        assert (await lab.situation(opened)).workload.phase is Phase.CANCELLED
+        for _ in range(200):
+            await lab.turns()
+            clock.forward(5.0)
+        assert backend.submits == 1
+        assert backend.running == []
+        assert await lab.store.run(Store.debris, lab.daemon.daemon_id) == []
+
+    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+
+
+# -- clocks that jump --------------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_is_set_forward_ends_nothing(tmp_path: Path, clock: ManualClock) -> None:
+    """The system's clock may jump; ours goes on as if nothing had happened."""
+    system, running = [1_000_000.0], [50.0]
+    steady = SteadyClock(lambda: system[0], lambda: running[0])
+    before = steady()
+    system[0] += 86_400.0
+    running[0] += 1.0
+    assert steady() - before == 1.0
+    system[0] -= 2 * 86_400.0
+    assert steady() - before == 1.0
+
+
+def test_a_clock_that_was_set_back_between_two_processes_holds_up_no_end(tmp_path: Path, clock: ManualClock) -> None:
+    backend = ObedientBackend(clock)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.active_session("k1")
+        await lab.sessions.release_kernel("k1", OWNER)
+        await lab.turns()
+        clock.forward(-86_400.0)
+        await lab.restart()
+        await lab.turns(3)
+        assert (await lab.situation(opened)).workload.phase is Phase.CANCELLED
+        assert backend.running == []
+
+    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+
+
+def test_a_suspicion_from_the_future_is_begun_anew(tmp_path: Path, clock: ManualClock) -> None:
+    backend = BackendThatForgetsOnce(clock)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.open("k1")
+        await lab.turns(2)
+        backend.forgets = True
+        await lab.turns()
+        clock.forward(-86_400.0)
+        await lab.turns()
+        assert (await lab.situation(opened)).allocation.gone_since == clock()
+        clock.forward(QUICK.gone_debounce_s)
+        await lab.turns()
+        assert (await lab.situation(opened)).workload.phase is Phase.LOST
 
     in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)

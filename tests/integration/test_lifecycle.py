@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import stat
@@ -15,6 +16,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from openai4s_provisioner.orchestration.errors import SessionEnded
 from openai4s_provisioner.orchestration.models import Phase
 from openai4s_provisioner.orchestration.reasons import Reason
+from openai4s_provisioner.orchestration.recovery import MAX_RECOVERIES
 
 from .conftest import SessionLab, processes_below
 
@@ -85,20 +87,62 @@ async def test_a_killed_kernel_is_restarted_in_its_allocation(lab: SessionLab, p
     assert restarts == ["restart"]
 
 
-async def test_a_killed_worker_ends_the_session_with_its_reason(
-    lab: SessionLab, place: Any, no_process_left: Any
+async def test_a_killed_worker_is_recovered_in_a_new_epoch_behind_the_same_sockets(
+    lab: SessionLab, place: Any, quick_recovery: None
 ) -> None:
     await lab.start()
-    restarts: list[str] = []
-    lab.manager.add_restart_callback(lambda: restarts.append("restart"), "restart")
-    lab.manager.add_restart_callback(lambda: restarts.append("dead"), "dead")
+    await lab.run("x = 1")
+    restarts = _restarts_of(lab)
+    events = _events_of(lab)
+    before, sockets = await lab.situation(), lab.manager.get_connection_info()
+    _part(place.root, "worker").kill()
+    await lab.until(lambda: restarts, "the session is recovered")
+    after = await lab.situation()
+    assert (after.workload.epoch, after.allocation.epoch) == (2, 2)
+    assert after.allocation.token != before.allocation.token
+    assert lab.manager.get_connection_info() == sockets
+    # The client that was connected all along reaches the new kernel, without doing anything.
+    assert await lab.value("x") == "NameError", "the kernel is fresh"
+    assert await lab.manager.is_alive()
+    assert restarts == ["restart"]
+    assert [event["reason"] for event in events if event["met"] == 4][-1] == "KERNEL_STATE_LOST"
+    assert any("WORKER_LOST" in event["sentence"] and "starting again, 1 of" in event["sentence"] for event in events)
+
+
+async def test_a_worker_that_keeps_dying_ends_the_session_with_its_reason(
+    lab: SessionLab, place: Any, no_process_left: Any, quick_recovery: None
+) -> None:
+    await lab.start()
+    restarts = _restarts_of(lab)
+    for recovery in range(MAX_RECOVERIES):
+        _part(place.root, "worker").kill()
+        await lab.until(functools.partial(_has_length, restarts, recovery + 1), "the session is recovered")
+        await lab.value("1")
     situation = await lab.situation()
     _part(place.root, "worker").kill()
     await lab.until(lambda: "dead" in restarts, "the kernel is shown dead")
-    assert restarts == ["dead"], "a session that is over is not submitted again"
+    assert restarts == ["restart"] * MAX_RECOVERIES + ["dead"], "a session that is over is not submitted again"
     ended = await lab.situation()
     assert ended.workload.phase is Phase.FAILED
     assert ended.workload.reason is Reason.WORKER_LOST
+    assert ended.allocation.allocation_id == situation.allocation.allocation_id
+    await lab.manager.cleanup_resources()
+    no_process_left()
+    await _nothing_of_the_session_is_left(lab, place.root)
+
+
+async def test_a_killed_worker_without_a_client_ends_the_session_with_its_reason(
+    lab: SessionLab, place: Any, no_process_left: Any
+) -> None:
+    await lab.start()
+    assert lab.client is not None
+    lab.client.stop_channels()
+    restarts = _restarts_of(lab)
+    situation = await lab.situation()
+    _part(place.root, "worker").kill()
+    await lab.until(lambda: "dead" in restarts, "the kernel is shown dead")
+    ended = await lab.situation()
+    assert (ended.workload.phase, ended.workload.reason) == (Phase.FAILED, Reason.WORKER_LOST)
     assert ended.allocation.allocation_id == situation.allocation.allocation_id
     await lab.manager.cleanup_resources()
     no_process_left()
@@ -150,7 +194,42 @@ async def test_a_kernel_that_cannot_start_says_why_and_leaves_nothing(
     await _nothing_of_the_session_is_left(lab, place.root)
 
 
+@pytest.fixture
+def quick_recovery(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses of a tenth of a second instead of many seconds."""
+    site = place.root / "cluster.toml"
+    site.write_text("[control]\nrecovery_pause_s = 0.1\nperiod_s = 0.5\n")
+    monkeypatch.setenv("OPENAI4S_CLUSTER_TOML", str(site))
+
+
 # -- what the tests look at ----------------------------------------------------------------------------------------
+
+
+def _restarts_of(lab: SessionLab) -> list[str]:
+    restarts: list[str] = []
+    lab.manager.add_restart_callback(lambda: restarts.append("restart"), "restart")
+    lab.manager.add_restart_callback(lambda: restarts.append("dead"), "dead")
+    return restarts
+
+
+def _has_length(items: list[str], length: int) -> bool:
+    return len(items) == length
+
+
+def _events_of(lab: SessionLab) -> list[dict[str, Any]]:
+    """What people are told from now on, as the events they read."""
+    events: list[dict[str, Any]] = []
+    running = lab.control._running
+    assert running is not None
+    live = running.kernels._live[lab.manager.kernel_id]
+    announce = live.announce
+
+    def keep(change: Any) -> None:
+        events.append(change.as_event())
+        announce(change)
+
+    live.announce = keep
+    return events
 
 
 def _part(root: Path, part: str) -> psutil.Process:

@@ -1,8 +1,8 @@
-"""Whatever happens, in whatever order: INV-3, INV-6, INV-8, and nothing leaks once the world has healed.
+"""Whatever happens, in whatever order: INV-3, 4, 6, 7, 8, and nothing leaks once the world has healed.
 
 Random histories of wishes, observations, failures, late landings, crashes and time, against the real store,
 reconciler and session service. The backend is not idempotent on purpose: a second submission shows as a second
-allocation.
+allocation. `test_broken_rules` holds that a broken copy of each rule is caught here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from openai4s_provisioner.orchestration.bootstrap import Claims, fresh_nonce
 from openai4s_provisioner.orchestration.config import Policy
-from openai4s_provisioner.orchestration.errors import CouldNotAsk
+from openai4s_provisioner.orchestration.errors import CouldNotAsk, SessionEnded
 from openai4s_provisioner.orchestration.models import Desired, ExternalHandle, LinkState, Phase
 from openai4s_provisioner.orchestration.ports import (
     AllocationRequest,
@@ -34,7 +35,7 @@ from openai4s_provisioner.orchestration.ports import (
 )
 from openai4s_provisioner.orchestration.reasons import Reason
 from openai4s_provisioner.orchestration.session import OpenedSession
-from openai4s_provisioner.orchestration.store import Situation
+from openai4s_provisioner.orchestration.store import Situation, Store
 from openai4s_provisioner.testing.control_lab import ControlLab
 from openai4s_provisioner.testing.faulty_backends import FakeAllocation, ManualClock, ObedientBackend
 
@@ -100,6 +101,7 @@ class Histories(RuleBasedStateMachine):
         self.opened: list[OpenedSession] = []
         self.wishes: dict[str, Reason] = {}
         self.over: dict[str, Situation] = {}
+        self.forgets_since: float | None = None
 
     def do(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
@@ -131,6 +133,8 @@ class Histories(RuleBasedStateMachine):
     @rule(mood=st.sampled_from(MOODS))
     def the_mood_changes(self, mood: tuple[str, str]) -> None:
         self.backend.mood[mood[0]] = mood[1]
+        forgets = self.backend.mood["observe"] == "forgets"
+        self.forgets_since = (self.forgets_since or self.clock()) if forgets else None
 
     @rule()
     @precondition(lambda self: len(self.opened) < 3)
@@ -140,6 +144,10 @@ class Histories(RuleBasedStateMachine):
         self.do(self.lab.turns(2))
         self._dial(opened)
         self.do(self.lab.turns(2))
+
+    @rule(connected=st.booleans())
+    def somebody_connects_or_leaves(self, connected: bool) -> None:
+        self.lab.clients_connected = connected
 
     @rule(
         data=st.data(), reason=st.sampled_from([Reason.USER_CANCELLED, Reason.SESSION_IDLE_TIMEOUT, Reason.WORKER_LOST])
@@ -153,7 +161,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     @precondition(lambda self: self.opened)
     def a_worker_dials_and_its_kernel_answers(self, data: st.DataObject) -> None:
-        self._dial(data.draw(st.sampled_from(self.opened)))
+        self._dial(self._present(data.draw(st.sampled_from(self.opened))))
 
     def _dial(self, opened: OpenedSession) -> None:
         async def dial() -> None:
@@ -170,20 +178,51 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), state=st.sampled_from([LinkState.CONNECTED, LinkState.RECONNECTING]))
     @precondition(lambda self: self.opened)
     def a_link_changes(self, data: st.DataObject, state: LinkState) -> None:
-        self.do(self.lab.link(data.draw(st.sampled_from(self.opened)), state))
+        self.do(self.lab.link(self._present(data.draw(st.sampled_from(self.opened))), state))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.opened)
+    def a_worker_of_an_earlier_attempt_dials_again(self, data: st.DataObject) -> None:
+        """Its job was put back into the queue, with the same file: a credential it has not burned, an old epoch."""
+        opened = data.draw(st.sampled_from(self.opened))
+        now = self._now(opened)
+        for allocation_id, epoch, phase in self._attempts(opened):
+            if epoch == now.workload.epoch and not Phase(phase).is_terminal:
+                continue
+            claims = Claims(opened.workload_id, allocation_id, epoch, 0, self.clock() + 60, fresh_nonce())
+            answer = self.lab.desk.register(self.lab.issuer.issue(claims), b"k" * 32, "host")
+            assert self.do(asyncio.wrap_future(answer, loop=self.loop)) is None, "a stale epoch came in"
+            key = self.lab.desk.resume_key(allocation_id, 0)
+            assert self.do(asyncio.wrap_future(key, loop=self.loop)) is None, "a stale epoch may resume"
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.opened)
+    def a_kernel_is_started_again(self, data: st.DataObject) -> None:
+        opened = data.draw(st.sampled_from(self.opened))
+        try:
+            self.do(self.lab.sessions.launch_kernel(opened.workload_id, self._kernel(opened), self.lab.launch()))
+        except SessionEnded:
+            assert self._is_over_or_ending(opened)
+        else:
+            assert not self._is_over_or_ending(opened)
 
     @rule(data=st.data(), code=st.sampled_from([0, 1, 75]))
     @precondition(lambda self: self.opened)
     def a_worker_says_goodbye(self, data: st.DataObject, code: int) -> None:
-        opened = data.draw(st.sampled_from(self.opened))
+        opened = self._present(data.draw(st.sampled_from(self.opened)))
         self.do(self.lab.report(opened, {"type": "ended", "exit_code": code, "reason": ""}))
-        for each in self._allocations_of(opened):  # and it does end
+        for each in self._allocations_of(opened, newest=True):  # and it does end
             each.seen = Observation(Observed.FAILED if code else Observed.COMPLETED, exit_code=code)
 
     @rule(data=st.data(), state=st.sampled_from([Observed.PENDING, Observed.FAILED, Observed.CANCELLED]))
     @precondition(lambda self: self.backend.running)
     def an_allocation_changes_by_itself(self, data: st.DataObject, state: Observed) -> None:
         data.draw(st.sampled_from(self.backend.running)).seen = Observation(state)
+
+    @rule(data=st.data(), reason=st.sampled_from([Reason.NODE_FAILED, Reason.PREEMPTED, Reason.OUT_OF_MEMORY]))
+    @precondition(lambda self: self.backend.running)
+    def an_allocation_is_lost(self, data: st.DataObject, reason: Reason) -> None:
+        data.draw(st.sampled_from(self.backend.running)).seen = Observation(Observed.FAILED, reason)
 
     @rule()
     def the_process_is_killed(self) -> None:
@@ -201,6 +240,29 @@ class Histories(RuleBasedStateMachine):
     def no_token_ever_has_two_allocations(self) -> None:
         tokens = [each.token for each in self.backend.allocations]
         assert len(tokens) == len(set(tokens))
+
+    @invariant()
+    def no_workload_ever_has_two_running_allocations(self) -> None:
+        """But for one that was found nowhere for so long that it counted as lost, and then turned up."""
+        for opened in self.opened:
+            lost = self._tokens_once_gone(opened)
+            running = [each for each in self._allocations_of(opened) if not each.is_over and each.token not in lost]
+            assert len(running) <= 1
+
+    @invariant()
+    def only_admission_and_recovery_make_attempts(self) -> None:
+        if self.opened:
+            count = self.do(self.lab.store.run(_count_workloads))
+            assert count == len(self.opened)
+        for opened in self.opened:
+            assert len(self._attempts(opened)) == self._now(opened).workload.epoch
+
+    @invariant()
+    def lost_is_what_was_found_nowhere_for_long(self) -> None:
+        for opened in self.opened:
+            if self._now(opened).workload.phase is Phase.LOST and opened.workload_id not in self.over:
+                assert self.forgets_since is not None
+                assert self.clock() - self.forgets_since >= POLICY.gone_debounce_s
 
     @invariant()
     def terminal_rows_never_change(self) -> None:
@@ -221,16 +283,16 @@ class Histories(RuleBasedStateMachine):
         for opened in self.opened:
             now = self._now(opened)
             if now.workload.phase in (Phase.COMPLETED, Phase.FAILED, Phase.CANCELLED):
-                assert all(each.is_over for each in self._allocations_of(opened)) or self.backend_forgot(now)
-
-    def backend_forgot(self, now: Situation) -> bool:
-        return now.allocation.gone_since is not None
+                lost = self._tokens_once_gone(opened)
+                assert all(each.is_over or each.token in lost for each in self._allocations_of(opened))
 
     def teardown(self) -> None:
         try:
             if hasattr(self, "lab"):
-                self._heal()
-                self.do(self.lab.close())
+                try:
+                    self._heal()
+                finally:
+                    self.do(self.lab.close())
         finally:
             self.loop.run_until_complete(self.loop.shutdown_default_executor())
             self.loop.close()
@@ -244,11 +306,11 @@ class Histories(RuleBasedStateMachine):
         for _ in range(30):
             self.do(self.lab.turns())
             self.clock.forward(10.0)
+        self.clock.forward(10_000.0)  # what was found nowhere is asked after for a while, and then believed gone
+        self.do(self.lab.turns(2))
         for opened in self.opened:
-            now = self._now(opened)
-            assert now.workload.phase.is_terminal
-            lost = now.workload.phase is Phase.LOST or self.backend_forgot(now)
-            assert lost or all(each.is_over for each in self._allocations_of(opened))
+            assert self._now(opened).workload.phase.is_terminal
+        assert self.backend.running == []
         attempts = self.lab.exchange_dir / "attempts"
         assert not attempts.exists() or list(attempts.iterdir()) == []
         assert list(self.lab.workspace.iterdir()) == []
@@ -257,9 +319,43 @@ class Histories(RuleBasedStateMachine):
         situation: Situation = self.do(self.lab.situation(opened))
         return situation
 
-    def _allocations_of(self, opened: OpenedSession) -> list[FakeAllocation]:
-        token = self._now(opened).allocation.token
-        return [each for each in self.backend.allocations if each.token == token]
+    def _present(self, opened: OpenedSession) -> OpenedSession:
+        """The session with the attempt that it is in now."""
+        now = self._now(opened)
+        launch_id = next((launch.launch_id for launch in now.launches), opened.launch_id)
+        return replace(
+            opened, allocation_id=now.allocation.allocation_id, epoch=now.workload.epoch, launch_id=launch_id
+        )
+
+    def _kernel(self, opened: OpenedSession) -> str:
+        return self._now(opened).bindings[0].kernel_id
+
+    def _is_over_or_ending(self, opened: OpenedSession) -> bool:
+        workload = self._now(opened).workload
+        return workload.phase.is_terminal or workload.desired is Desired.STOPPED
+
+    def _attempts(self, opened: OpenedSession) -> list[tuple[str, int, str]]:
+        return [tuple(row) for row in self.do(self.lab.store.run(_rows, "allocation_id, epoch, phase", opened))]
+
+    def _tokens_once_gone(self, opened: OpenedSession) -> set[str]:
+        rows = self.do(self.lab.store.run(_rows, "token, gone_since", opened))
+        return {token for token, gone_since in rows if gone_since is not None}
+
+    def _allocations_of(self, opened: OpenedSession, newest: bool = False) -> list[FakeAllocation]:
+        rows = self.do(self.lab.store.run(_rows, "token, epoch", opened))
+        tokens = {token for token, epoch in rows if not newest or epoch == len(rows)}
+        return [each for each in self.backend.allocations if each.token in tokens]
+
+
+def _rows(store: Store, columns: str, opened: OpenedSession) -> list[Any]:
+    return store.db._connection.execute(
+        f"SELECT {columns} FROM allocation WHERE workload_id = ? ORDER BY epoch", (opened.workload_id,)
+    ).fetchall()
+
+
+def _count_workloads(store: Store) -> int:
+    (count,) = store.db._connection.execute("SELECT count(*) FROM workload").fetchone()
+    return int(count)
 
 
 Histories.TestCase.settings = settings(

@@ -1,9 +1,21 @@
 """The durable store: SQLite behind named statements, on a thread of its own."""
 
-from . import drivers
-from .entries import Ending, NewSession
+from . import drivers, epochs
+from .entries import Ending, NewEpoch, NewSession
 from .rows import DaemonRow, EventRow, LaunchRow, Situation
 from .store import Store
 from .thread import StoreThread
 
-__all__ = ["DaemonRow", "Ending", "EventRow", "LaunchRow", "NewSession", "Situation", "Store", "StoreThread", "drivers"]
+__all__ = [
+    "DaemonRow",
+    "Ending",
+    "EventRow",
+    "LaunchRow",
+    "NewEpoch",
+    "NewSession",
+    "Situation",
+    "Store",
+    "StoreThread",
+    "drivers",
+    "epochs",
+]

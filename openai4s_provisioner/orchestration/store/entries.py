@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..models import LeasePolicy, Phase, SessionSpec
@@ -35,3 +36,12 @@ class Ending:
     detail: str = ""
     backend_reason: Reason | None = None
     backend_detail: str = ""
+
+
+@dataclass(frozen=True)
+class NewEpoch:
+    """The attempt that follows a lost one: its own token, and a new start for every kernel that is held."""
+
+    allocation_id: str
+    token: str
+    launches: Mapping[str, str]  # kernel id -> launch id

@@ -125,6 +125,14 @@ UPDATE allocation SET phase = :phase, ended_at = :now, submit_unknown_since = NU
     backend_detail = CASE WHEN :backend_detail = '' THEN backend_detail ELSE :backend_detail END
 WHERE allocation_id = :allocation_id AND phase = :before;
 
+-- name: retire_allocation
+UPDATE allocation SET phase = :phase, reason = :reason, waiting = ''
+WHERE allocation_id = :allocation_id AND phase = :before;
+
+-- name: next_epoch
+UPDATE workload SET epoch = :next, phase = 'SUBMITTING'
+WHERE workload_id = :workload_id AND epoch = :epoch AND desired = 'RUNNING' AND owner_daemon = :daemon_id;
+
 -- name: set_workload_phase
 UPDATE workload SET phase = :phase WHERE workload_id = :workload_id AND epoch = :epoch;
 
