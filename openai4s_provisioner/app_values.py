@@ -9,6 +9,7 @@ from typing import Any
 
 from .orchestration.models import KernelLaunch, Phase, Readiness
 from .orchestration.reasons import Reason
+from .orchestration.reclaimer import LeaseNotice
 
 
 @dataclass(frozen=True)
@@ -74,4 +75,4 @@ class SessionChange:
         }
 
 
-Announce = Callable[[SessionChange], None]
+Announce = Callable[[SessionChange | LeaseNotice], None]

@@ -22,6 +22,7 @@ from .orchestration.admission import AdmissionRequest
 from .orchestration.errors import SessionEnded
 from .orchestration.models import Desired, KernelLaunch, ReadyCheck
 from .orchestration.reasons import Reason
+from .orchestration.reclaimer import LeaseNotice
 from .orchestration.session import SessionRequest, SessionService
 from .orchestration.store import Situation
 
@@ -107,6 +108,12 @@ class LiveKernels:
         live = self._live.get(kernel_id)
         if live is not None and live.state.alive:
             self._sessions.stop_kernel(live.launch_id)
+
+    def lease_notice(self, notice: LeaseNotice) -> None:
+        """Tell who holds a kernel of that session what becomes of its lease."""
+        for live in self._live.values():
+            if live.workload_id == notice.workload_id:
+                live.announce(notice)
 
     async def close(self) -> None:
         followers = [live.follower for live in self._live.values() if live.follower is not None]

@@ -76,7 +76,7 @@ class SessionProvisioner(KernelProvisionerBase):
         """Called after `pre_launch`. Returns when the kernel has answered, so that client time-outs start then."""
         control, request = self._control_plane(), self._request
         assert request is not None, "pre_launch comes first"
-        announcer = Announcer(getattr(self.parent, "event_logger", None), self.log)
+        announcer = Announcer(getattr(self.parent, "event_logger", None), self.log, self.kernel_id)
         launching = control.launch(request, announcer.announce_from_any_thread)
         try:
             endpoint = await asyncio.wrap_future(launching)
