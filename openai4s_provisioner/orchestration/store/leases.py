@@ -18,7 +18,19 @@ from .store import Store
 
 ACTOR = "lease"
 
-__all__ = ["Activity", "Deadline", "Kept", "Lease", "activity", "held_kernels", "keep", "running", "sweep"]
+__all__ = [
+    "Activity",
+    "Deadline",
+    "Expire",
+    "Kept",
+    "Lease",
+    "activity",
+    "decide",
+    "held_kernels",
+    "keep",
+    "running",
+    "sweep",
+]
 
 
 @dataclass(frozen=True)
