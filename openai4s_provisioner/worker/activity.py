@@ -19,6 +19,7 @@ from ..wire.subscriber import HELLO, MessageReader, subscribe, unsubscribe
 _log = logging.getLogger(__name__)
 _FIRST_RETRY_S = 0.02
 _LONGEST_RETRY_S = 0.2  # shorter than what a kernel needs from its sockets to its first answer
+_LONGEST_PAUSE_S = 30.0  # after a connection that was hung up before it could be used
 _AT_MOST_EVERY_S = 1.0
 
 UNKNOWN, IDLE, BUSY = "unknown", "idle", "busy"
@@ -92,10 +93,11 @@ class ActivityWatch:
         self._changed()
 
     def _lost(self) -> None:
-        """The kernel ends, which is reported elsewhere, or has replaced its sockets."""
+        """The kernel ends, which is reported elsewhere, has replaced its sockets, or will not talk without encryption."""
+        was_ready = self._reader.is_ready
         self._hang_up()
         self._changed()
-        self._pause_s = _LONGEST_RETRY_S
+        self._pause_s = _LONGEST_RETRY_S if was_ready else min(_LONGEST_PAUSE_S, self._pause_s * 2)
         self._retry = self._loop.call_later(self._pause_s, self.start)
 
     def _subscribe(self) -> None:
