@@ -170,6 +170,29 @@ async def test_a_flood_of_questions_renews_nothing(
     assert asked > 50
 
 
+async def test_a_restarted_kernel_is_read_too(lab: SessionLab, place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(place.root, monkeypatch)
+    await lab.start()
+    await lab.situation()
+    await lab.begin("import time; time.sleep(1000)")
+    await until_activity(lab, "busy")
+    await lab.manager.restart_kernel(now=True)
+    await lab.connect()
+    rested = await until_activity(lab, "idle")
+    await lab.run("x = 1")
+    while (await lease(lab)).last_active_at == rested.last_active_at:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
+def test_a_keep_without_any_state_is_one_sentence_and_makes_none(place: Any) -> None:
+    before = place.everything()
+    said = keep("all")
+    assert said.returncode == 1
+    assert said.stderr.count("\n") == 1
+    assert "no session to keep" in said.stderr
+    assert place.everything() == before
+
+
 async def test_a_keep_by_another_process_takes_the_warning_back(
     lab: SessionLab, heard: Heard, place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
