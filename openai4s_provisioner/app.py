@@ -24,12 +24,23 @@ from typing import Any, ClassVar, TypeVar
 from .app_values import Announce, AppSettings, KernelRequest, KernelState, SessionChange
 from .gateway.worker_gateway import Endpoint
 from .orchestration.admission import AdmissionRequest
+from .orchestration.errors import Refused
 from .orchestration.models import ReadyCheck, ResourceProfile, SessionSpec, WorkspacePolicy
 from .orchestration.reasons import Reason
+from .orchestration.reclaimer import LeaseNotice
+from .orchestration.store import leases
 from .parts import AdmissionParts, RunningParts, load_site_config
 from .transport.private_folder import PrivateFolder, private_path
 
-__all__ = ["AppSettings", "ControlPlane", "KernelRequest", "KernelState", "SessionChange", "load_site_config"]
+__all__ = [
+    "AppSettings",
+    "ControlPlane",
+    "KernelRequest",
+    "KernelState",
+    "LeaseNotice",
+    "SessionChange",
+    "load_site_config",
+]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -76,6 +87,10 @@ class ControlPlane:
     def release(self, kernel_id: str, reason: Reason, actor: str) -> Future[None]:
         """Give the kernel back; done when its session is over. Nothing to do for one that is not held."""
         return self._submit(self._release(kernel_id, reason, actor))
+
+    def keep(self, kernel_id: str, actor: str) -> Future[leases.Kept]:
+        """Renew the idle clock of a kernel. Fails with Refused or SessionEnded, whose text is for a person."""
+        return self._submit(self._keep(kernel_id, actor))
 
     def signal(self, kernel_id: str, signum: int) -> None:
         """Send a signal to the kernel's process. A dead kernel is no error."""
@@ -132,6 +147,11 @@ class ControlPlane:
     async def _release(self, kernel_id: str, reason: Reason, actor: str) -> None:
         if self._running is not None:
             await self._running.kernels.release(kernel_id, reason, actor)
+
+    async def _keep(self, kernel_id: str, actor: str) -> leases.Kept:
+        if self._running is None:
+            raise Refused(Reason.INVALID_SPEC, f"No session holds the kernel {kernel_id!r}.")
+        return await self._running.keep(kernel_id, actor)
 
     async def _opened(self) -> RunningParts:
         async with self._opening:

@@ -9,6 +9,7 @@ from typing import Any
 
 from .orchestration.models import KernelLaunch, Phase, Readiness
 from .orchestration.reasons import Reason
+from .orchestration.reclaimer import LeaseNotice
 
 
 @dataclass(frozen=True)
@@ -77,4 +78,4 @@ class SessionChange:
         }
 
 
-Announce = Callable[[SessionChange], None]
+Announce = Callable[[SessionChange | LeaseNotice], None]

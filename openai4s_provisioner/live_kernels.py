@@ -22,6 +22,7 @@ from .orchestration.admission import AdmissionRequest
 from .orchestration.errors import SessionEnded
 from .orchestration.models import Desired, KernelLaunch, OutputLoss, ReadyCheck
 from .orchestration.reasons import Reason
+from .orchestration.reclaimer import LeaseNotice
 from .orchestration.recovery import MAX_RECOVERIES
 from .orchestration.session import SessionRequest, SessionService
 from .orchestration.store import Situation
@@ -130,6 +131,12 @@ class LiveKernels:
         live = self._live.get(kernel_id)
         if live is not None and live.state.alive:
             self._sessions.stop_kernel(live.launch_id)
+
+    def lease_notice(self, notice: LeaseNotice) -> None:
+        """Tell who holds a kernel of that session what becomes of its lease."""
+        for live in self._live.values():
+            if live.workload_id == notice.workload_id:
+                live.announce(notice)
 
     async def close(self) -> None:
         tasks = [task for live in self._live.values() for task in (live.follower, live.revival) if task is not None]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -33,10 +34,11 @@ from .orchestration.launches import LaunchBook
 from .orchestration.outbox import Outbox
 from .orchestration.ports import AllocationBackend
 from .orchestration.private_folder import prepare_folder
+from .orchestration.reclaimer import Reclaimer
 from .orchestration.reconciler import Reconciler
 from .orchestration.reports import WorkerReports
 from .orchestration.session import SessionService
-from .orchestration.store import Situation, StoreThread
+from .orchestration.store import Situation, StoreThread, leases
 from .orchestration.ways_in import WaysIn
 from .session_sandbox import SessionSandbox
 from .transport.private_folder import PrivateFolder, remove_leftovers
@@ -132,6 +134,7 @@ class RunningParts:
     def __init__(self, admitting: AdmissionParts, folder: PrivateFolder) -> None:
         settings, config, store = admitting.settings, admitting.config, admitting.store
         self._folder = folder
+        self._store = store
         prepare_folder(settings.state_dir)
         issuer = CredentialIssuer(load_secret(settings.state_dir))
         changes, launches, daemon = ChangeBoard(), LaunchBook(), Daemon(store)
@@ -180,9 +183,24 @@ class RunningParts:
             poke=self.reconciler.poke,
             issuer=issuer,
             policy=config.policy,
+            leases_changed=lambda: self.reclaimer.poke(),
         )
         observer.reports = self.reports
         self.kernels = LiveKernels(self.sessions, self.gateway, config.policy.kernel_answer_s)
+        self.reclaimer = self._make_reclaimer(config, changes)
+
+    def _make_reclaimer(self, config: SiteConfig, changes: ChangeBoard) -> Reclaimer:
+        def announce(workload_id: str) -> None:
+            changes.announce(workload_id)
+            self.reconciler.poke(workload_id)
+
+        return Reclaimer(
+            store=self._store,
+            daemon=self._daemon,
+            period_s=config.policy.period_s,
+            announce=announce,
+            notify=self.kernels.lease_notice,
+        )
 
     def _ways_in(self) -> WaysIn:
         return WaysIn(self.gateway.address, self.gateway.network_addresses, self.gateway.certificate_sha256)
@@ -209,13 +227,21 @@ class RunningParts:
         self.gateway.start()
         self.reports.start()
         self.reconciler.start()
+        self.reclaimer.start()
         self._address_keeper.start()
 
     async def stop(self) -> None:
         await self.kernels.close()
+        await self.reclaimer.stop()
         await self._address_keeper.stop()
         await self.reconciler.stop()
         await asyncio.to_thread(self.gateway.stop)
         await self.reports.stop()
         await self._daemon.retire()
         self._folder.remove()
+
+    async def keep(self, kernel_id: str, actor: str) -> leases.Kept:
+        """Renew a kernel's idle clock. Raises Refused or SessionEnded."""
+        kept = await self._store.run(leases.keep, kernel_id, actor, time.time())
+        self.reclaimer.poke()
+        return kept

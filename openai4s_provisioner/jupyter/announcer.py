@@ -1,4 +1,4 @@
-"""Tells a person what a session waits for: one event per change, and one line in the log.
+"""Tells a person what a session waits for and when it ends: one event per change, and one line in the log.
 
 Changes come from the control plane's thread; events are emitted on the loop of the caller, which may be gone.
 """
@@ -6,22 +6,26 @@ Changes come from the control plane's thread; events are emitted on the loop of 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from pathlib import Path
 
 from jupyter_events import EventLogger
 from jupyter_events.schema_registry import SchemaRegistryException
 
-from ..app import SessionChange
+from ..app import LeaseNotice, SessionChange
 
 SCHEMA_ID = "https://events.openai4s.dev/session/v1"
-SCHEMA_PATH = Path(__file__).parent / "events" / "session-v1.yaml"
+LEASE_SCHEMA_ID = "https://events.openai4s.dev/lease/v1"
+_EVENTS = Path(__file__).parent / "events"
+SCHEMA_PATHS = (_EVENTS / "session-v1.yaml", _EVENTS / "lease-v1.yaml")
 
 
 class Announcer:
-    """Emits changes of one session to an event logger, if there is one, and to a log."""
+    """Emits changes of one kernel's session to an event logger, if there is one, and to a log."""
 
-    def __init__(self, event_logger: EventLogger | None, log: logging.Logger) -> None:
+    def __init__(self, event_logger: EventLogger | None, log: logging.Logger, kernel_id: str) -> None:
+        self._kernel_id = kernel_id
         self._event_logger = event_logger
         self._log = log
         self._loop = asyncio.get_running_loop()
@@ -29,12 +33,23 @@ class Announcer:
         if event_logger is not None:
             _register(event_logger)
 
-    def announce_from_any_thread(self, change: SessionChange) -> None:
+    def announce_from_any_thread(self, change: SessionChange | LeaseNotice) -> None:
         # A sync caller's loop runs only during its calls: what happens between them reaches the log of the state.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._announce, change)
 
-    def _announce(self, change: SessionChange) -> None:
+    def _announce(self, change: SessionChange | LeaseNotice) -> None:
+        if isinstance(change, LeaseNotice):
+            self._announce_lease(change)
+        else:
+            self._announce_change(change)
+
+    def _announce_lease(self, notice: LeaseNotice) -> None:
+        self._log.warning("Session %s: %s", notice.workload_id[:8], notice.sentence)
+        if self._event_logger is not None:
+            self._event_logger.emit(schema_id=LEASE_SCHEMA_ID, data=notice.as_event(self._kernel_id))
+
+    def _announce_change(self, change: SessionChange) -> None:
         if change.sentence != self._logged:  # a change of phase alone is an event, and says nothing new to a reader
             self._log.info("Session %s: %s", change.workload_id[:8], change.sentence)
             self._logged = change.sentence
@@ -43,7 +58,6 @@ class Announcer:
 
 
 def _register(event_logger: EventLogger) -> None:
-    try:
-        event_logger.register_event_schema(SCHEMA_PATH)
-    except SchemaRegistryException:
-        return  # another session of this server was here before
+    for path in SCHEMA_PATHS:
+        with contextlib.suppress(SchemaRegistryException):  # another session of this server was here before
+            event_logger.register_event_schema(path)

@@ -16,6 +16,7 @@ from ..app import load_site_config
 from ..orchestration.errors import ConfigError, ProvisionerError
 from ..orchestration.models import KernelTransport, ResourceProfile
 from . import kernelspecs
+from .lease_cli import add_keep
 from .settings import OpenAI4S
 
 
@@ -57,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     remove = kernels.add_parser("remove", help="remove session kernelspecs by name")
     remove.add_argument("name", nargs="+")
     remove.set_defaults(run=_remove)
+    add_keep(commands)
     return parser
 
 

@@ -22,7 +22,7 @@ from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Unicode
 
-from ..app import ControlPlane, KernelRequest, KernelState, SessionChange
+from ..app import ControlPlane, KernelRequest, KernelState, LeaseNotice, SessionChange
 from ..orchestration.errors import ConfigError, Refused, SessionEnded
 from ..orchestration.models import KernelLaunch, KernelTransport
 from ..orchestration.reasons import Reason
@@ -78,7 +78,7 @@ class SessionProvisioner(KernelProvisionerBase):
         """Called after `pre_launch`. Returns when the kernel has answered, so that client time-outs start then."""
         control, request = self._control_plane(), self._request
         assert request is not None, "pre_launch comes first"
-        announcer = Announcer(getattr(self.parent, "event_logger", None), self.log)
+        announcer = Announcer(getattr(self.parent, "event_logger", None), self.log, self.kernel_id)
         if request.launch.transport.needs_private_network:
             self.log.info(
                 "Kernel %s can only do TCP: it gets a network of its own and cannot reach anything outside.",
@@ -86,9 +86,9 @@ class SessionProvisioner(KernelProvisionerBase):
             )
         loop = asyncio.get_running_loop()
 
-        def announce(change: SessionChange) -> None:
+        def announce(change: SessionChange | LeaseNotice) -> None:
             announcer.announce_from_any_thread(change)
-            if change.recovered and not loop.is_closed():
+            if isinstance(change, SessionChange) and change.recovered and not loop.is_closed():
                 loop.call_soon_threadsafe(self._recovered)
 
         launching = control.launch(request, announce)

@@ -15,12 +15,13 @@ from typing import Any
 from .bootstrap import CredentialIssuer
 from .changes import ChangeBoard
 from .config import Policy
+from .leases import Activity
 from .models import Allocation, KernelExit, LinkState, OutputLoss, Phase, Registration
 from .outbox import Outbox
 from .reasons import Reason
 from .session import SessionService, exit_sentence
 from .steady_clock import steady_time
-from .store import LaunchRow, Store, StoreThread
+from .store import LaunchRow, Store, StoreThread, leases
 from .workspace_proof import answer_holds, remove_proofs
 
 _log = logging.getLogger(__name__)
@@ -42,9 +43,11 @@ class WorkerReports:
         poke: Callable[[str], None],
         issuer: CredentialIssuer,
         policy: Policy,
+        leases_changed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = steady_time,
     ) -> None:
         self._store = store
+        self._leases_changed = leases_changed
         self._sessions = sessions
         self._outbox = outbox
         self._changes = changes
@@ -61,6 +64,7 @@ class WorkerReports:
             "workspace": self._workspace,
             "kernel_started": self._kernel_started,
             "kernel_exited": self._kernel_exited,
+            "activity": self._activity,
             "output_lost": self._output_lost,
             "dialled": self._dialled,
             "ended": self._ended,
@@ -145,7 +149,8 @@ class WorkerReports:
             _log.warning("dropped a report of type %.40r from worker %d", message.get("type"), rank)
             return
         await handler(allocation, rank, message)
-        self._announce(allocation)
+        if handler != self._activity:  # which moves no phase, and comes often
+            self._announce(allocation)
 
     async def _isolation(self, allocation: Allocation, rank: int, message: Mapping[str, Any]) -> None:
         launch = await self._launch(allocation, message)
@@ -264,6 +269,16 @@ class WorkerReports:
         ]
         detail = "; ".join([f"worker {rank} connected at {str(message.get('address'))[:300]}", *told])
         await self._store.run(Store.record, allocation.workload_id, "dialled", _ACTOR, None, detail, self._clock())
+
+    async def _activity(self, allocation: Allocation, rank: int, message: Mapping[str, Any]) -> None:
+        """Stamped with our clock: a node's own may be wrong."""
+        launch = await self._launch(allocation, message)
+        doing = message.get("doing")
+        if launch is None or doing not in list(Activity):
+            return
+        began = message.get("began") is True
+        if await self._store.run(leases.activity, launch.launch_id, Activity(doing), began, self._clock()):
+            self._leases_changed()
 
     async def _launch(self, allocation: Allocation, message: Mapping[str, Any]) -> LaunchRow | None:
         """The launch that a report names, if it belongs to the allocation that reports it."""

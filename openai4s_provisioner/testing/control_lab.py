@@ -31,6 +31,7 @@ from openai4s_provisioner.orchestration.models import (
 )
 from openai4s_provisioner.orchestration.outbox import Outbox
 from openai4s_provisioner.orchestration.ports import AllocationBackend
+from openai4s_provisioner.orchestration.reclaimer import LeaseNotice, Reclaimer
 from openai4s_provisioner.orchestration.reconciler import Reconciler
 from openai4s_provisioner.orchestration.reports import WorkerReports
 from openai4s_provisioner.orchestration.session import OpenedSession, SessionRequest, SessionService
@@ -113,6 +114,7 @@ class ControlLab:
         self.channel = FakeChannel()
         self.clients_connected = False
         self.bundle = bundle or self.exchange_dir / "worker.pyz"  # fake backends never run it
+        self.notices: list[LeaseNotice] = []
         self._numbers = 0
         self._build()
 
@@ -186,6 +188,14 @@ class ControlLab:
             clock=self.clock,
         )
         self.desk = StoreFrontDesk(self.store, self.issuer, self.clock)
+        self.reclaimer = Reclaimer(
+            store=self.store,
+            daemon=self.daemon,
+            period_s=self.policy.period_s,
+            announce=self.changes.announce,
+            notify=self.notices.append,
+            clock=self.clock,
+        )
 
     async def close(self) -> None:
         await self.reconciler.stop()

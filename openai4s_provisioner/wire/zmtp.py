@@ -17,8 +17,9 @@ GREETING_SIZE = 64
 # A handshake is a few hundred bytes; what goes on beyond this is not one that must be kept for ever.
 MAX_HANDSHAKE = 64 * 1024
 
+NULL = b"NULL"
 # How many commands the binding side sends before its first message. CURVE and GSSAPI encrypt MORE away.
-_HANDSHAKE_COMMANDS = {b"NULL": 1, b"PLAIN": 2}
+_HANDSHAKE_COMMANDS = {NULL: 1, b"PLAIN": 2}
 
 
 class Verdict(enum.Enum):
@@ -34,7 +35,7 @@ class _Flags(NamedTuple):
 
 
 # Every legal flags byte. A command has no MORE, and the other bits are reserved.
-_FLAGS = {
+FLAGS = {
     0x00: _Flags(1, False, False),
     0x01: _Flags(1, True, False),
     0x02: _Flags(8, False, False),
@@ -78,7 +79,7 @@ class MessageFinder:
 
     def _begin_frame(self, flags_byte: int) -> bool:
         """Whether a message begins with this frame."""
-        flags = _FLAGS.get(flags_byte)
+        flags = FLAGS.get(flags_byte)
         is_handshake = self._commands_left > 0
         if flags is None or (is_handshake and not flags.is_command):
             self.verdict = Verdict.OPAQUE
@@ -115,7 +116,7 @@ class MessageFinder:
     def _read_greeting(self, data: Buffer, at: int) -> int:
         wanted = GREETING_SIZE - len(self._greeting)
         self._greeting += data[at : at + wanted]
-        if not _may_become_greeting(self._greeting):
+        if not may_become_greeting(self._greeting):
             self.verdict = Verdict.OPAQUE
         elif len(self._greeting) == GREETING_SIZE:
             mechanism = bytes(self._greeting[12:32]).rstrip(b"\0")
@@ -124,6 +125,6 @@ class MessageFinder:
         return min(at + wanted, len(data))
 
 
-def _may_become_greeting(head: bytearray) -> bool:
+def may_become_greeting(head: bytearray) -> bool:
     """Signature FF, 8 bytes that libzmq fills for older peers, 7F; then major version 3."""
     return all(len(head) <= place or head[place] == value for place, value in ((0, 0xFF), (9, 0x7F), (10, 3)))

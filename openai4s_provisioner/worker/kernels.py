@@ -16,6 +16,7 @@ from ..transport.loop import Loop, Timer
 from ..transport.relay import Splice, splice
 from ..transport.spool import Spool
 from ..transport.stream import Stream
+from .activity import ActivityWatch
 from .notice import LossNotice
 
 _log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class Kernels:
         self._notices: dict[str, LossNotice] = {}
         self._known: set[str] = set()
         self._relays: set[_Relay] = set()
+        self._watches: dict[str, ActivityWatch] = {}
 
     @property
     def are_running(self) -> bool:
@@ -82,6 +84,12 @@ class Kernels:
         self._live[launch_id] = kernel
         self._notices[launch_id] = LossNotice(launch or {})
         kernel.start()
+        # Encrypted end to end, what it does cannot be read here: then its lease has no idle clock.
+        if launch is not None and launch_id in self._live and not launch.get("curve_publickey"):
+            path = kernel.socket_path("iopub")
+            watch = ActivityWatch(self._loop, launch_id, lambda: _connect(path), self._emit)
+            self._watches[launch_id] = watch
+            watch.start()
 
     def signal(self, launch_id: str, signum: int) -> None:
         kernel = self._live.get(launch_id)
@@ -99,6 +107,9 @@ class Kernels:
 
     def close(self) -> None:
         """Leave nothing behind, delivered or not."""
+        for watch in self._watches.values():
+            watch.close()
+        self._watches.clear()
         for kernel in self._live.values():
             kernel.close()
         self._live.clear()
@@ -118,6 +129,8 @@ class Kernels:
 
     def _heard(self, launch_id: str, event: Event) -> None:
         is_exit = event.get("type") == "kernel_exited"
+        if is_exit and launch_id in self._watches:
+            self._watches.pop(launch_id).close()
         if launch_id or not is_exit:  # what only proved something had no kernel
             self._emit(event)
         if is_exit:

@@ -1,6 +1,6 @@
 """The durable store: SQLite behind named statements, on a thread of its own."""
 
-from . import drivers, epochs
+from . import drivers, epochs, leases
 from .entries import Ending, NewEpoch, NewSession
 from .rows import DaemonRow, EventRow, LaunchRow, Situation
 from .store import Store
@@ -18,4 +18,5 @@ __all__ = [
     "StoreThread",
     "drivers",
     "epochs",
+    "leases",
 ]

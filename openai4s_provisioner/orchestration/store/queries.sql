@@ -51,8 +51,8 @@ INSERT INTO launch (launch_id, workload_id, kernel_id, created_at)
 VALUES (:launch_id, :workload_id, :kernel_id, :now);
 
 -- name: insert_lease
-INSERT INTO lease (workload_id, kernel_id, idle_ttl_s, max_lifetime_s, opened_at, last_active_at)
-VALUES (:workload_id, :kernel_id, :idle_ttl_s, :max_lifetime_s, :now, :now);
+INSERT INTO lease (workload_id, kernel_id, idle_ttl_s, max_lifetime_s, warn_s, busy_counts, opened_at, last_active_at)
+VALUES (:workload_id, :kernel_id, :idle_ttl_s, :max_lifetime_s, :warn_s, :busy_counts, :now, :now);
 
 -- name: insert_event
 INSERT INTO event (at, workload_id, kind, actor, reason, detail)
@@ -227,3 +227,45 @@ UPDATE launch SET ready_at = coalesce(ready_at, :now) WHERE launch_id = :launch_
 -- name: set_kernel_exited
 UPDATE launch SET exited_at = :now, exit_code = :exit_code, exit_signal = :exit_signal, exit_tail = :tail
 WHERE launch_id = :launch_id AND exited_at IS NULL;
+
+-- name: start_lease
+UPDATE lease SET started_at = coalesce(started_at, :now),
+    idle_from = CASE WHEN idle_from IS NULL OR idle_from < (
+        SELECT max(granted_at) FROM allocation AS a WHERE a.workload_id = lease.workload_id) THEN :now ELSE idle_from END
+WHERE (workload_id, kernel_id) = (
+    SELECT workload_id, kernel_id FROM launch WHERE launch_id = :launch_id AND exited_at IS NULL);
+
+-- name: note_activity
+UPDATE lease SET activity = :activity, last_active_at = CASE
+    WHEN :began OR (busy_counts AND (activity = 'busy' OR :activity = 'busy'))
+    THEN max(last_active_at, :now) ELSE last_active_at END
+WHERE (workload_id, kernel_id) = (
+    SELECT workload_id, kernel_id FROM binding WHERE launch_id = :launch_id AND released_at IS NULL)
+RETURNING warned_for;
+
+-- name: keep_lease
+UPDATE lease SET last_active_at = max(last_active_at, :now)
+WHERE workload_id = :workload_id AND kernel_id = :kernel_id
+  AND EXISTS (SELECT 1 FROM workload AS w WHERE w.workload_id = lease.workload_id AND w.desired = 'RUNNING'
+              AND w.phase IN ('SUBMITTING', 'PENDING', 'GRANTED', 'ACTIVE', 'RELEASING'));
+
+-- name: set_warned
+UPDATE lease SET warned_for = :warned_for WHERE workload_id = :workload_id;
+
+-- name: running_leases
+SELECT l.*, b.released_at FROM lease AS l JOIN binding AS b USING (workload_id, kernel_id)
+JOIN workload AS w USING (workload_id)
+WHERE w.desired = 'RUNNING' AND w.phase = 'ACTIVE' AND w.owner_daemon = :daemon_id
+ORDER BY l.workload_id, l.kernel_id;
+
+-- name: leases_of
+SELECT l.*, b.released_at FROM lease AS l JOIN binding AS b USING (workload_id, kernel_id)
+JOIN workload AS w USING (workload_id)
+WHERE w.desired = 'RUNNING' AND w.phase = 'ACTIVE' AND l.workload_id = :workload_id
+ORDER BY l.kernel_id;
+
+-- name: held_kernels
+SELECT b.kernel_id FROM binding AS b JOIN workload AS w USING (workload_id)
+WHERE b.released_at IS NULL AND w.desired = 'RUNNING'
+  AND w.phase IN ('SUBMITTING', 'PENDING', 'GRANTED', 'ACTIVE', 'RELEASING')
+ORDER BY b.bound_at, b.kernel_id;

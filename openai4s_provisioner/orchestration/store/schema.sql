@@ -161,6 +161,12 @@ CREATE TABLE lease (
     max_lifetime_s INTEGER NOT NULL CHECK (max_lifetime_s >= 1),
     opened_at REAL NOT NULL,
     last_active_at REAL NOT NULL,
+    warn_s INTEGER NOT NULL DEFAULT 600 CHECK (warn_s >= 0),
+    busy_counts INTEGER NOT NULL DEFAULT 1 CHECK (busy_counts IN (0, 1)),
+    activity TEXT NOT NULL DEFAULT 'unknown' CHECK (activity IN ('unknown', 'idle', 'busy')),
+    started_at REAL,
+    idle_from REAL,
+    warned_for REAL,
     PRIMARY KEY (workload_id, kernel_id),
     FOREIGN KEY (workload_id, kernel_id) REFERENCES binding (workload_id, kernel_id)
 ) STRICT;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from ..errors import IllegalTransition, Refused, SessionEnded, StateError
@@ -110,7 +111,7 @@ class Store:
     def request_stop(self, workload_id: str, reason: Reason, detail: str, actor: str, now: float) -> bool:
         """Wish the session stopped. True for the first wish; a later one changes nothing and is still recorded."""
         with self.db.transaction():
-            return self._wish_stopped(workload_id, reason, detail, actor, now)
+            return self.wish_stopped(workload_id, reason, detail, actor, now)
 
     def release_kernel(self, kernel_id: str, reason: Reason, actor: str, now: float) -> str | None:
         """Give a kernel back. The allocation ends with its last kernel, in the same commit. Its workload, or None."""
@@ -122,7 +123,7 @@ class Store:
             self.note(workload_id, "kernel_released", actor, reason, kernel_id, now)
             (held,) = self._one("held_bindings", workload_id=workload_id)
             if held == 0:
-                self._wish_stopped(workload_id, reason, "", actor, now)
+                self.wish_stopped(workload_id, reason, "", actor, now)
             return workload_id
 
     # -- facts about an attempt ------------------------------------------------------------------------------------
@@ -207,12 +208,8 @@ class Store:
         self.db.write("set_gone_since", allocation_id=allocation_id, gone_since=since)
 
     def note_waiting(self, allocation_id: str, waiting: str, backend_detail: str) -> None:
-        self.db.write(
-            "set_waiting",
-            allocation_id=allocation_id,
-            waiting=_bounded(waiting),
-            backend_detail=_bounded(backend_detail),
-        )
+        values = {"waiting": _bounded(waiting), "backend_detail": _bounded(backend_detail)}
+        self.db.write("set_waiting", allocation_id=allocation_id, **values)
 
     def drain_begun(self, allocation_id: str, now: float) -> None:
         self.db.write("set_drain_since", allocation_id=allocation_id, now=now)
@@ -277,17 +274,21 @@ class Store:
         self.db.write("set_kernel_started", launch_id=launch_id, pid=pid, now=now)
 
     def kernel_ready(self, launch_id: str, now: float) -> None:
-        self.db.write("set_kernel_ready", launch_id=launch_id, now=now)
+        with self.db.transaction():
+            self.db.write("set_kernel_ready", launch_id=launch_id, now=now)
+            self.db.write("start_lease", launch_id=launch_id, now=now)
 
     def kernel_exited(self, ended: KernelExit) -> None:
-        self.db.write(
-            "set_kernel_exited",
-            launch_id=ended.launch_id,
-            exit_code=ended.exit_code,
-            exit_signal=ended.signal,
-            tail=_bounded(ended.tail),
-            now=ended.exited_at,
-        )
+        with self.db.transaction():
+            self.db.write(
+                "set_kernel_exited",
+                launch_id=ended.launch_id,
+                exit_code=ended.exit_code,
+                exit_signal=ended.signal,
+                tail=_bounded(ended.tail),
+                now=ended.exited_at,
+            )
+            self.db.rows("note_activity", launch_id=ended.launch_id, activity="idle", began=False, now=ended.exited_at)
 
     def record(
         self, workload_id: str | None, kind: str, actor: str, reason: Reason | None, detail: str, now: float
@@ -365,13 +366,13 @@ class Store:
         names = {"workload_id": workload_id, "kernel_id": kernel_id, "now": now}
         self.db.write("insert_binding", notebook_path=notebook_path, launch_id=launch_id, **names)
         self.db.write("insert_launch", launch_id=launch_id, **names)
-        self.db.write("insert_lease", idle_ttl_s=leases.idle_ttl_s, max_lifetime_s=leases.max_lifetime_s, **names)
+        self.db.write("insert_lease", **asdict(leases), **names)
 
     def _follow(self, allocation: Allocation, phase: Phase) -> None:
         """The workload repeats the phase of its newest attempt."""
         self.db.write("set_workload_phase", workload_id=allocation.workload_id, epoch=allocation.epoch, phase=phase)
 
-    def _wish_stopped(self, workload_id: str, reason: Reason, detail: str, actor: str, now: float) -> bool:
+    def wish_stopped(self, workload_id: str, reason: Reason, detail: str, actor: str, now: float) -> bool:
         values = {"workload_id": workload_id, "reason": reason, "detail": _bounded(detail), "actor": actor, "now": now}
         first = self.db.write("wish_stopped", **values) == 1
         kind = "stop_requested" if first else "stop_requested_again"

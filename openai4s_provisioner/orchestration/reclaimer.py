@@ -1,0 +1,162 @@
+"""The reclaimer: gives idle and outlived sessions back, after a warning. A level-triggered loop beside the reconciler.
+
+It reads leases and states an intent, with the reason of the clock that ran out; the reconciler acts on it. It never
+writes `last_active_at`, never ends a kernel itself, and a session that cannot be looked at now is looked at again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from .daemons import Daemon
+from .leases import Deadline, Expire, Hold, Step, Warn, decide
+from .reasons import Reason
+from .steady_clock import steady_time
+from .store import StoreThread, leases
+
+_log = logging.getLogger(__name__)
+_SHORTEST_PAUSE_S = 0.02
+
+
+class LeaseState(enum.StrEnum):
+    """What a person is told of a lease. That it has ended is told as the end of the session."""
+
+    WARNING = "warning"
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True)
+class LeaseNotice:
+    """For a person: the session will be released at this time, or no longer will."""
+
+    workload_id: str
+    state: LeaseState
+    sentence: str
+    reason: Reason | None = None
+    ends_at: float | None = None
+    seconds_left: float | None = None
+    can_be_kept: bool = False
+
+    def as_event(self, kernel_id: str) -> dict[str, Any]:
+        """As the event schema ``lease/v1`` has it."""
+        ends = None if self.ends_at is None else datetime.fromtimestamp(self.ends_at, UTC).isoformat()
+        return {
+            "workload_id": self.workload_id,
+            "kernel_id": kernel_id,
+            "state": str(self.state),
+            "reason": None if self.reason is None else str(self.reason),
+            "ends_at": ends,
+            "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 3),
+            "can_be_kept": self.can_be_kept,
+            "sentence": self.sentence,
+        }
+
+
+class Reclaimer:
+    """`announce` hears of a session that was wished stopped, `notify` what a person is to be told."""
+
+    def __init__(
+        self,
+        *,
+        store: StoreThread,
+        daemon: Daemon,
+        period_s: float,
+        announce: Callable[[str], None],
+        notify: Callable[[LeaseNotice], None],
+        clock: Callable[[], float] = steady_time,
+    ) -> None:
+        self._store = store
+        self._daemon = daemon
+        self._period_s = period_s
+        self._announce = announce
+        self._notify = notify
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._loop: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._loop is not None:
+            self._loop.cancel()
+            await asyncio.gather(self._loop, return_exceptions=True)
+            self._loop = None
+
+    def poke(self) -> None:
+        """An announced end may no longer come: look now. On the loop's thread."""
+        self._wake.set()
+
+    async def turn(self) -> float | None:
+        """Look at every session once. When the next clock runs out, if one is known; changes nothing otherwise."""
+        if not self._store.exists or not self._daemon.is_registered:
+            return None
+        now = self._clock()
+        times = []
+        for group in await self._store.run(leases.running, self._daemon.daemon_id):
+            step = decide(group, now)
+            if not isinstance(step, Hold):
+                step = await self._settle(group[0].workload_id)
+            if isinstance(step, Hold) and step.look_at is not None:
+                times.append(step.look_at)
+        return min(times, default=None)
+
+    async def _settle(self, workload_id: str) -> Step:
+        """One session's step, written and told; then what comes next for it."""
+        try:
+            while True:
+                now = self._clock()
+                step = await self._store.run(leases.sweep, workload_id, now)
+                if isinstance(step, Hold):
+                    return step
+                self._tell(workload_id, step, now)
+                if isinstance(step, Expire):
+                    return step
+        except Exception:
+            _log.exception("the lease of session %s could not be looked at; the next turn tries again", workload_id)
+            return Hold()
+
+    def _tell(self, workload_id: str, step: Step, now: float) -> None:
+        if isinstance(step, Expire):
+            _log.info("session %s is released: %s", workload_id, step.deadline.reason)
+            self._announce(workload_id)
+            return
+        notice = (
+            _warning(workload_id, step.deadline, now)
+            if isinstance(step, Warn)
+            else LeaseNotice(workload_id, LeaseState.WITHDRAWN, "This session will not be released for now.")
+        )
+        self._notify(notice)
+
+    async def _run(self) -> None:
+        while True:
+            pause = self._period_s
+            try:
+                look_at = await self.turn()
+                if look_at is not None:
+                    pause = max(_SHORTEST_PAUSE_S, min(pause, look_at - self._clock()))
+            except Exception:
+                _log.exception("a turn of the reclaimer failed; the next one tries again")
+            try:
+                await asyncio.wait_for(self._wake.wait(), pause)
+            except TimeoutError:
+                continue
+            self._wake.clear()
+
+
+def _warning(workload_id: str, deadline: Deadline, now: float) -> LeaseNotice:
+    return LeaseNotice(
+        workload_id,
+        LeaseState.WARNING,
+        deadline.sentence,
+        deadline.reason,
+        deadline.at,
+        deadline.at - now,
+        deadline.can_be_kept,
+    )
