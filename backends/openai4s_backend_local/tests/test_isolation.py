@@ -172,9 +172,8 @@ def test_where_no_network_can_be_made_only_kernels_that_need_one_are_refused_and
     said = "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted"
     fake = tmp_path / "bin" / "bwrap"
     fake.parent.mkdir()
-    fake.write_text(
-        f'#!/bin/sh\ncase "$*" in *--unshare-net*) echo "{said}" >&2; exit 1 ;; esac\nexec {shutil.which("bwrap")} "$@"\n'
-    )
+    refusing = f'case "$*" in *--unshare-net*) echo "{said}" >&2; exit 1 ;; esac'
+    fake.write_text(f'#!/bin/sh\n{refusing}\nexec {shutil.which("bwrap")} "$@"\n')
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
     probe = SandboxProbe(tmp_path / "state", tmp_path / "exchange")
