@@ -52,6 +52,9 @@ class Kernel:
         self._is_idle = threading.Event()
         self._is_idle.set()
         builtins.input = self._ask
+        self._was_asked = False
+        if os.environ.get("INTERRUPTS") == "by message":
+            signal.signal(signal.SIGINT, self._signalled)
 
     def run(self) -> None:
         threading.Thread(target=self._serve_control, daemon=True).start()
@@ -94,8 +97,15 @@ class Kernel:
     def _interrupt(self) -> None:
         """Again until the cell has ended: a signal right before it falls asleep does not wake it."""
         while not self._is_idle.is_set():
+            self._was_asked = True
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             self._is_idle.wait(0.2)
+
+    def _signalled(self, *_: object) -> None:
+        """A signal from outside is nothing to a kernel that is interrupted by messages."""
+        if self._was_asked:
+            self._was_asked = False
+            raise KeyboardInterrupt
 
     def _leave(self) -> None:
         with self._publishing:

@@ -97,7 +97,7 @@ def install(language: Language, *options: str) -> None:
     """As a person installs it."""
     if language is not R:
         mode = "message" if language is TCP_BY_MESSAGE else "signal"
-        write_kernelspec(language.kernel, interrupt_mode=mode)
+        write_kernelspec(language.kernel, interrupt_mode=mode, env={"INTERRUPTS": f"by {mode}"})
         options = ("--transport", "tcp", *options)
     assert main(["kernels", "install", "--kernel", language.kernel, *options]) == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -163,6 +164,24 @@ def test_a_sandbox_that_confines_nothing_is_not_verified(tmp_path: Path, monkeyp
     verdict = SandboxProbe(tmp_path / "state", tmp_path / "exchange").prove(PROFILE)
     assert not verdict.verified
     assert verdict.sentence
+
+
+def test_where_no_network_can_be_made_only_kernels_that_need_one_are_refused_and_it_is_said_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted"
+    fake = tmp_path / "bin" / "bwrap"
+    fake.parent.mkdir()
+    refusing = f'case "$*" in *--unshare-net*) echo "{said}" >&2; exit 1 ;; esac'
+    fake.write_text(f'#!/bin/sh\n{refusing}\nexec {shutil.which("bwrap")} "$@"\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
+    probe = SandboxProbe(tmp_path / "state", tmp_path / "exchange")
+    verdict = probe.prove(PROFILE, private_network=True)
+    assert not verdict.verified
+    assert "a kernel that can only do TCP needs" in verdict.sentence
+    assert said in verdict.sentence
+    assert probe.prove(PROFILE).verified
 
 
 def test_the_configuration_changes_with_what_a_proof_depends_on(
