@@ -1,7 +1,8 @@
 """The first process inside the sandbox: proves the sandbox and the workspace, starts the kernel, reports its end.
 
 Everything it must know arrives through an inherited pipe, so no argv, environment or file of it holds a secret. It has
-one thread and no network. It starts no kernel when one attack reaches its victim. When it ends, everything inside ends.
+one thread and no network. It starts no kernel when one attack reaches its victim. When it ends, everything inside ends;
+it ends when the worker lets go of it.
 """
 
 from __future__ import annotations
@@ -63,10 +64,13 @@ class Inner:
         if self._request["launch"] is not None and not self._start_kernel(self._request["launch"]):
             return 0
         while self._kernel is not None or self._workspace_open:
-            self._wait()
+            is_let_go = self._wait()
             if self._workspace_open:
                 self._prove_workspace()
             if self._kernel is not None and self._has_ended(self._kernel):
+                break
+            if is_let_go:
+                self._forward(signal.SIGKILL)
                 break
         return 0
 
@@ -87,14 +91,17 @@ class Inner:
         signal.signal(signal.SIGTERM, self._forward)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 
-    def _forward(self, number: int, _frame: object) -> None:
+    def _forward(self, number: int, _frame: object = None) -> None:
         if self._kernel is not None and self._kernel.returncode is None:
             os.killpg(self._kernel.pid, number)
 
-    def _wait(self) -> None:
-        select.select([self._wake_read], [], [], _ASK_AGAIN_S if self._workspace_open else None)
+    def _wait(self) -> bool:
+        """For a signal. Whether the worker, which never says anything, has closed its end instead."""
+        ends = [self._wake_read, self._report_fd]
+        ready, _, _ = select.select(ends, [], [], _ASK_AGAIN_S if self._workspace_open else None)
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
+        return self._report_fd in ready
 
     # The workspace.
 
