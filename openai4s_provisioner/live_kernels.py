@@ -22,7 +22,7 @@ from .orchestration.admission import AdmissionRequest
 from .orchestration.errors import SessionEnded
 from .orchestration.models import Desired, KernelLaunch, ReadyCheck
 from .orchestration.reasons import Reason
-from .orchestration.session import SessionRequest, SessionService
+from .orchestration.session import SessionRequest, SessionService, exit_detail
 from .orchestration.store import Situation
 
 _log = logging.getLogger(__name__)
@@ -210,7 +210,9 @@ class LiveKernels:
             ended = "" if reason is None else f"{reason.sentence} {workload.reason_detail}".strip()
             sentence = ended or f"The session is over ({workload.phase})."
         elif not live.state.alive:
-            sentence = "The kernel's process has ended; its session goes on."
+            launch = now.launch(live.kernel_id)
+            how = "" if launch is None or launch.exit is None else exit_detail(launch.exit)
+            sentence = f"The kernel's process has ended; its session goes on. {how}".strip()
         elif live.state_was_lost and readiness.is_ready:
             reason, sentence = Reason.KERNEL_STATE_LOST, Reason.KERNEL_STATE_LOST.sentence
         elapsed_s = time.monotonic() - live.asked_at

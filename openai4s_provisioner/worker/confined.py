@@ -100,7 +100,7 @@ class ConfinedKernel:
         missing = check_folder(self._spec.workspace)
         if missing is not None:
             self._emit("workspace", **asdict(missing))
-            self._over()
+            self._over(missing.detail)
             return
         try:
             self._make_folders()
@@ -335,13 +335,13 @@ class ConfinedKernel:
         process.kill()
         process.wait()
 
-    def _over(self) -> None:
+    def _over(self, why: str = "") -> None:
         if self._is_over:
             return
         self._is_over = True
         while self._output_fd >= 0 and self._read_output():
             pass
-        tail = self._output.tail() if self._output is not None else ""
+        tail = self._output.tail() if self._output is not None else why
         ended = self._exit or self._end_of_sandbox()
         if self._ground is not None:
             self._close_ground()

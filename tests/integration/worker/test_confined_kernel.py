@@ -305,7 +305,7 @@ def test_a_missing_workspace_is_named(node: Any) -> None:
     proof = node.wait_for("workspace")
     assert (proof["ok"], proof["code"]) == (False, "missing")
     assert str(node.root / "not-there") in proof["detail"]
-    node.wait_for("kernel_exited")
+    assert node.wait_for("kernel_exited")["tail"] == proof["detail"], "all that a restart can tell"
 
 
 def test_without_a_kernel_isolation_and_workspace_are_proven(node: Any) -> None:
