@@ -24,7 +24,7 @@ from .orchestration.models import Desired, KernelLaunch, OutputLoss, ReadyCheck
 from .orchestration.reasons import Reason
 from .orchestration.reclaimer import LeaseNotice
 from .orchestration.recovery import MAX_RECOVERIES
-from .orchestration.session import SessionRequest, SessionService
+from .orchestration.session import SessionRequest, SessionService, exit_detail
 from .orchestration.store import Situation
 
 _log = logging.getLogger(__name__)
@@ -287,7 +287,9 @@ class LiveKernels:
             ended = "" if reason is None else f"{reason.sentence} {workload.reason_detail}".strip()
             sentence = ended or f"The session is over ({workload.phase})."
         elif not live.state.alive:
-            sentence = "The kernel's process has ended; its session goes on."
+            launch = now.launch(live.kernel_id)
+            how = "" if launch is None or launch.exit is None else exit_detail(launch.exit)
+            sentence = f"The kernel's process has ended; its session goes on. {how}".strip()
         elif now.interrupted_since is not None:
             since = time.strftime("%H:%M:%S", time.localtime(now.interrupted_since))
             sentence = f"The connection to the session's machine is interrupted since {since}; it is being re-made."

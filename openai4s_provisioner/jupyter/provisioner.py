@@ -250,8 +250,9 @@ class SessionProvisioner(KernelProvisionerBase):
         return manager.curve_publickey, manager.curve_secretkey or b""
 
     def _kernel_request(self, spec: KernelSpec, argv: list[str], kwargs: Mapping[str, Any]) -> KernelRequest:
-        cwd = Path(kwargs.get("cwd") or os.getcwd()).absolute()
         root = getattr(getattr(self.parent, "parent", None), "root_dir", None)
+        # A server that names no folder means its own, which need not be where it was started.
+        cwd = Path(kwargs.get("cwd") or root or os.getcwd()).absolute()
         env: dict[str, str] = kwargs["env"]
         home = Path.home()
         public, secret = self._curve_keys()

@@ -19,7 +19,7 @@ from .leases import Activity
 from .models import Allocation, KernelExit, LinkState, OutputLoss, Phase, Registration
 from .outbox import Outbox
 from .reasons import Reason
-from .session import SessionService, exit_sentence
+from .session import SessionService, exit_detail
 from .steady_clock import steady_time
 from .store import LaunchRow, Store, StoreThread, leases
 from .workspace_proof import answer_holds, remove_proofs
@@ -236,7 +236,7 @@ class WorkerReports:
         # The first kernel of an allocation that never came up leaves nothing worth holding. Later on the allocation
         # stays: the person may start the kernel again in it.
         if launch.ready_at is None and allocation.phase is not Phase.ACTIVE and await self._is_alone(launch):
-            await self._stop(allocation, Reason.KERNEL_START_FAILED, exit_sentence(ended))
+            await self._stop(allocation, Reason.KERNEL_START_FAILED, exit_detail(ended))
 
     async def _is_alone(self, launch: LaunchRow) -> bool:
         situation = await self._store.run(Store.situation, launch.workload_id)

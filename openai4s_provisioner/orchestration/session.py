@@ -269,12 +269,15 @@ def _check_alive(now: Situation, launch_id: str) -> str:
     if launch is None:
         raise SessionEnded(Reason.USER_CANCELLED, "Another start of this kernel has taken its place.")
     if launch.exit is not None:
-        raise SessionEnded(Reason.KERNEL_START_FAILED, exit_sentence(launch.exit))
+        reason = Reason.KERNEL_START_FAILED
+        raise SessionEnded(reason, f"{reason.sentence} {exit_detail(launch.exit)}")
     return launch.kernel_id
 
 
-def exit_sentence(ended: KernelExit) -> str:
-    """How a kernel's process ended before it answered, with the last lines it printed."""
+def exit_detail(ended: KernelExit) -> str:
+    """How a kernel's process ended, with the last lines it printed: what follows on a reason's sentence."""
+    tail = ended.tail.strip()
+    if ended.signal is None and ended.exit_code is None:
+        return f"It could not be started: {tail or 'its machine did not say why'}."
     how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.exit_code}"
-    tail = f" Its last lines: {ended.tail.strip()}" if ended.tail.strip() else ""
-    return f"{Reason.KERNEL_START_FAILED.sentence} It ended with {how}.{tail}"
+    return f"It ended with {how}." + (f" Its last lines: {tail}" if tail else "")

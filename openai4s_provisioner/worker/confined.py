@@ -7,6 +7,7 @@ itself; a pid is signalled only if it descends from this sandbox.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -100,7 +101,7 @@ class ConfinedKernel:
         missing = check_folder(self._spec.workspace)
         if missing is not None:
             self._emit("workspace", **asdict(missing))
-            self._over()
+            self._over(missing.detail)
             return
         try:
             self._make_folders()
@@ -282,8 +283,10 @@ class ConfinedKernel:
     def _started(self, message: dict[str, Any]) -> None:
         if self._process is not None and self._mapped_pid is None:
             self._mapped_pid = find_by_namespace_pid(int(message["pid"]), self._process.pid)
-            if self._mapped_pid is not None:  # else it has ended already, which is reported next
+            if self._mapped_pid is not None:
                 self._emit("kernel_started", pid=self._mapped_pid)
+            elif self._process.poll() is not None:  # else it has ended already, which is reported next
+                self._let_go()
 
     def _listening(self, message: dict[str, Any]) -> None:
         if self._process is not None and self._socket_pid is None:
@@ -303,12 +306,19 @@ class ConfinedKernel:
 
     def _kill(self) -> None:
         """End the pid namespace's first process, if there is one yet: its end is complete only after all others'."""
+        self._let_go()
         if self._process is None or self._process.poll() is not None:
             return
         if self._init is not None and _same(read_process(self._init.pid), self._init):
             os.kill(self._init.pid, signal.SIGKILL)
         else:
             self._process.kill()
+
+    def _let_go(self) -> None:
+        """The inner ends when nobody holds on to it: its sandbox may have been killed before it could take it along."""
+        if self._reports is not None:
+            with contextlib.suppress(OSError):  # the inner is gone
+                self._reports.shutdown(socket.SHUT_WR)
 
     def _reap(self, deadline: float) -> None:
         """The inner is gone; its sandbox ends at once, unless something holds it."""
@@ -331,18 +341,20 @@ class ConfinedKernel:
         process.kill()
         process.wait()
 
-    def _over(self) -> None:
+    def _over(self, why: str = "") -> None:
         if self._is_over:
             return
         self._is_over = True
         while self._output_fd >= 0 and self._read_output():
             pass
-        tail = self._output.tail() if self._output is not None else ""
-        if self._ground is not None:  # it ended before it could say whether it is a sandbox at all
+        tail = self._output.tail() if self._output is not None else why
+        ended = self._exit or self._end_of_sandbox()
+        if self._ground is not None:
             self._close_ground()
-            self._emit("isolation", ok=False, sentence=remedy(tail.rpartition("\n")[2]), attacks={})
+            if ended["signal"] is None:  # it ended by itself before it could say whether it is a sandbox at all
+                self._emit("isolation", ok=False, sentence=remedy(tail.rpartition("\n")[2]), attacks={})
         self._close_descriptors()
-        self._emit("kernel_exited", **(self._exit or self._end_of_sandbox()), tail=tail)
+        self._emit("kernel_exited", **ended, tail=tail)
 
     def _end_of_sandbox(self) -> dict[str, Any]:
         code = self._process.returncode if self._process is not None else None

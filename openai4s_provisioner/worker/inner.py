@@ -2,7 +2,7 @@
 
 Everything it must know arrives through an inherited pipe, so no argv, environment or file of it holds a secret. It has
 one thread; of the network it uses at most the sandbox's own loopback. It starts no kernel when one attack reaches its
-victim. When it ends, everything inside ends.
+victim. When it ends, everything inside ends; it ends when the worker lets go of it.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class Inner:
             return 0
         if self._kernel is not None or self._workspace_open:
             self._loop.watch(self._wake_read, readable=lambda: self._supervise(self._woken))
+            self._loop.watch(self._report_fd, readable=lambda: self._supervise(self._let_go))
             self._loop.run()
         return 0
 
@@ -92,7 +93,7 @@ class Inner:
         signal.signal(signal.SIGTERM, self._forward)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 
-    def _forward(self, number: int, _frame: object) -> None:
+    def _forward(self, number: int, _frame: object = None) -> None:
         if self._kernel is not None and self._kernel.returncode is None:
             os.killpg(self._kernel.pid, number)
 
@@ -112,6 +113,11 @@ class Inner:
             self._loop.unwatch(self._wake_read)
             self._report_end(code)
             self._leave()
+
+    def _let_go(self) -> None:
+        """The worker never says anything here: it has closed its end, and nobody supervises us any more."""
+        self._forward(signal.SIGKILL)
+        self._loop.stop()
 
     def _leave(self) -> None:
         if self._relay is None:

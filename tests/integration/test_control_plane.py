@@ -289,6 +289,9 @@ def test_a_bad_report_before_ready_ends_the_session_with_its_reason(
         await lab.turns()
         workload = (await lab.situation(opened)).workload
         assert (workload.phase, workload.reason) == (Phase.FAILED, reason)
+        with pytest.raises(SessionEnded, match=told) as later:
+            await lab.sessions.wait_ready(opened.workload_id, opened.launch_id)
+        assert [str(error.value).count(reason.sentence) for error in (caught, later)] == [1, 1], "said once"
 
     in_lab(tmp_path, scenario, backend, clock=clock)
 

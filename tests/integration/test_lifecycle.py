@@ -162,6 +162,15 @@ async def test_a_kernel_that_ends_by_itself_is_told_from_a_lost_one(lab: Session
     await _assert_fresh_in_the_same_place(lab, place.root, before)
 
 
+async def test_a_restart_after_the_workspace_was_deleted_says_so(lab: SessionLab, caplog: Any) -> None:
+    await lab.start()
+    lab.work.rmdir()
+    await lab.manager.restart_kernel(now=True)
+    assert not await lab.manager.is_alive()
+    assert f"It could not be started: the workspace {lab.work} cannot be used" in caplog.text
+    assert (await lab.situation()).workload.phase is Phase.ACTIVE, "a folder that comes back can be used again"
+
+
 async def test_a_shutdown_leaves_nothing_behind(lab: SessionLab, place: Any, no_process_left: Any) -> None:
     await lab.start()
     assert processes_below(place.root, "worker"), "the count below would see a worker"

@@ -180,7 +180,10 @@ async def test_cuts_at_random_bytes_lose_and_repeat_nothing(
     started = time.monotonic()
     await lab.start()
     assert lab.client is not None
-    figure("seconds to a kernel that answers, probe included, its handshake cut six times", round(time.monotonic() - started, 1))
+    figure(
+        "seconds to a kernel that answers, probe included, its handshake cut six times",
+        round(time.monotonic() - started, 1),
+    )
     read = reader()
     await subscribed(lab, read)
     request = lab.client.execute(SENDER.format(messages=MESSAGES, big=BIG_MB * 2**20, nodrop=int(zmq.XPUB_NODROP)))

@@ -60,6 +60,19 @@ async def test_a_jupyter_server_runs_interrupts_restarts_and_shuts_down(
         wait_until(lambda: not processes_below(place.root, ".pyz worker "), "the session has gone", DEADLINE_S)
 
 
+async def test_a_kernel_asked_for_without_a_folder_runs_in_the_servers_own(
+    place: Any, work: Path, session_kernel: str, no_process_left: Any
+) -> None:
+    """As clients without notebooks ask, of a server that was started in another folder."""
+    async with running_server(work, place.root / "server.log") as server:
+        answer = await server.ask("POST", "api/kernels", {"name": session_kernel})
+        assert answer.code == 201
+        outputs: list[Any] = []
+        async with server.channels(json.loads(answer.body)["id"]) as channels:
+            await channels.execute("import os; print(os.getcwd())", outputs.append)
+        assert any(each["content"].get("text") == f"{work}\n" for each in outputs)
+
+
 async def test_a_server_that_stops_gives_its_sessions_back(
     place: Any, work: Path, session_kernel: str, no_process_left: Any
 ) -> None:

@@ -19,9 +19,11 @@ import psutil
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 
+from openai4s_provisioner.sandbox import bubblewrap
 from openai4s_provisioner.sandbox.probe import ProvingGround
 from openai4s_provisioner.worker.inner import CHANNELS
 
+_NEVER_DIES_WITH_PARENT = tuple(option for option in bubblewrap._NAMESPACES if option != "--die-with-parent")
 SLEEPER = ("/bin/sh", "-c", "echo started; exec sleep 1000")
 
 
@@ -201,6 +203,37 @@ def test_whatever_is_killed_everything_of_the_sandbox_ends(node: Any, victim: st
     assert [event["type"] for event in node.events].count("kernel_exited") == 1
 
 
+@pytest.mark.parametrize("by_us", [True, False], ids=["by us", "by somebody else"])
+def test_a_kernel_ended_before_its_sandbox_spoke_is_no_failure_of_the_isolation(node: Any, by_us: bool) -> None:
+    kernel = node.start(node.launch(SLEEPER))
+    if by_us:
+        kernel.stop(0.0)
+    else:
+        os.kill(sandbox_of(kernel), signal.SIGKILL)
+    assert node.wait_for("kernel_exited")["signal"] == 9
+    assert all(event["ok"] for event in node.events if event["type"] == "isolation"), node.events
+
+
+@pytest.mark.parametrize("is_early", [True, False], ids=["before the kernel is known", "later"])
+def test_what_is_inside_ends_also_when_its_sandbox_did_not_take_it_along(
+    node: Any, monkeypatch: pytest.MonkeyPatch, is_early: bool
+) -> None:
+    """As when the sandbox is killed in the moment before "die with the parent" holds."""
+    monkeypatch.setattr("openai4s_provisioner.sandbox.bubblewrap._NAMESPACES", _NEVER_DIES_WITH_PARENT)
+    kernel = node.start(node.launch(SLEEPER))
+    inner = node.run_until(lambda: next((p for p in tree_of(sandbox_of(kernel)) if p.name() != "bwrap"), None), "inner")
+    everything = tree_of(sandbox_of(kernel))
+    assert inner in everything
+    if is_early:
+        os.kill(sandbox_of(kernel), signal.SIGKILL)
+    else:
+        node.wait_for("kernel_started")
+        os.kill(sandbox_of(kernel), signal.SIGKILL)
+        kernel.stop(0.0)
+    assert node.wait_for("kernel_exited")["signal"] == 9
+    node.run_until(lambda: gone(everything), "everything of the sandbox is gone")
+
+
 def test_stop_gives_a_grace_and_then_ends_everything(node: Any) -> None:
     stubborn = ("/bin/sh", "-c", "trap 'echo asked' TERM; echo ready; while :; do sleep 0.1; done")
     kernel = node.start(node.launch(stubborn))
@@ -272,7 +305,7 @@ def test_a_missing_workspace_is_named(node: Any) -> None:
     proof = node.wait_for("workspace")
     assert (proof["ok"], proof["code"]) == (False, "missing")
     assert str(node.root / "not-there") in proof["detail"]
-    node.wait_for("kernel_exited")
+    assert node.wait_for("kernel_exited")["tail"] == proof["detail"], "all that a restart can tell"
 
 
 def test_without_a_kernel_isolation_and_workspace_are_proven(node: Any) -> None:
