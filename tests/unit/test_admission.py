@@ -13,7 +13,7 @@ import pytest
 from openai4s_provisioner.orchestration.admission import Admission, AdmissionRequest
 from openai4s_provisioner.orchestration.config import parse_config
 from openai4s_provisioner.orchestration.errors import Refused
-from openai4s_provisioner.orchestration.models import KernelLaunch, SessionSpec, Transport
+from openai4s_provisioner.orchestration.models import KernelLaunch, KernelTransport, SessionSpec
 from openai4s_provisioner.orchestration.ports import IsolationVerdict
 from openai4s_provisioner.orchestration.reasons import Reason
 from openai4s_provisioner.orchestration.store import StoreThread
@@ -174,7 +174,7 @@ def test_a_kernel_that_can_only_do_tcp_needs_the_proof_for_a_network_of_its_own(
     monkeypatch.setattr(bench.backend, "isolates_session_credentials", only_shared)
     bench.admit(bench.request)
     with pytest.raises(Refused, match="Network namespaces are off") as caught:
-        bench.admit(replace(bench.request, launch=replace(bench.request.launch, transport=Transport.TCP)))
+        bench.admit(replace(bench.request, launch=replace(bench.request.launch, transport=KernelTransport.TCP)))
     assert caught.value.reason is Reason.ISOLATION_UNVERIFIED
 
 
