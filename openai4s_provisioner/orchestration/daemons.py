@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .errors import StateError
+from .models import Kind
 from .private_folder import prepare_folder
 from .store import DaemonRow, StoreThread, drivers
 
@@ -73,15 +74,15 @@ class Daemon:
         if self.is_registered:
             await self._store.run(drivers.beat, self.daemon_id, self._clock())
 
-    async def adopt(self) -> list[str]:
-        """Take over what dead processes left. The ids of the workloads that are ours now."""
+    async def adopt(self, kind: Kind | None = None) -> list[str]:
+        """Take over what dead processes left, or only that of one kind. The ids of the workloads that are ours now."""
         adopted: list[str] = []
         for row in await self._store.run(drivers.other_drivers, self.daemon_id):
             with _probed(self._folder / row.daemon_id) as free:
                 if not is_dead(row, free, self._boot_id, self._clock()):
                     continue
                 await self.register()
-                adopted += await self._store.run(drivers.adopt, row, self.daemon_id, self._clock())
+                adopted += await self._store.run(drivers.adopt, row, self.daemon_id, self._clock(), kind)
                 (self._folder / row.daemon_id).unlink(missing_ok=True)
         return adopted
 

@@ -16,7 +16,7 @@ from .attempt import AttemptPreparer
 from .config import Policy, SiteConfig
 from .daemons import Daemon
 from .errors import CouldNotAsk, Refused
-from .models import Allocation, ExternalHandle, Phase
+from .models import Allocation, CommandExit, ExternalHandle, Phase
 from .outbox import Outbox
 from .phases import PhaseEvent
 from .plan import (
@@ -29,6 +29,7 @@ from .plan import (
     MarkTerminal,
     NoteGone,
     NoteWaiting,
+    RecordExit,
     RequestStop,
     SendEnd,
     Submit,
@@ -36,7 +37,7 @@ from .plan import (
 )
 from .ports import AllocationBackend, Created, Existing, Rejected, TerminalAllocationAcknowledger, Unknown
 from .reasons import Reason
-from .store import Ending, Situation, Store, StoreThread
+from .store import Ending, Situation, Store, StoreThread, batches
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -101,6 +102,7 @@ class Executor:
             NoteGone: self._note_gone,
             NoteWaiting: self._note_waiting,
             MarkTerminal: self._mark_terminal,
+            RecordExit: self._record_exit,
         }
 
     async def perform(self, situation: Situation, action: Action) -> None:
@@ -224,10 +226,22 @@ class Executor:
 
     async def _mark_terminal(self, now: Situation, action: MarkTerminal) -> None:
         detail = action.detail
-        if action.phase.has_failed and not now.workers and now.allocation.handle is not None:
+        if (
+            action.phase.has_failed
+            and not action.is_explained
+            and not now.workers
+            and now.allocation.handle is not None
+        ):
             detail = f"{detail} {await self._last_words(now.allocation)}".strip()
         ending = Ending(action.phase, action.reason, detail, action.backend_reason, action.backend_detail)
         await self._store.run(Store.end, now.allocation.allocation_id, ending, self._clock())
+
+    async def command_exit(self, allocation: Allocation) -> CommandExit | None:
+        """What the worker of a BATCH wrote down when its command ended."""
+        return await self._preparer.command_exit(allocation.allocation_id)
+
+    async def _record_exit(self, now: Situation, action: RecordExit) -> None:
+        await self._store.run(batches.record_exit, now.allocation.allocation_id, action.ended)
 
     async def _last_words(self, allocation: Allocation) -> str:
         """What the allocation itself logged, for an end that no worker explained. Never an obstacle."""

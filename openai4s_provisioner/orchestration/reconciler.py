@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from .batch_plan import plan_batch
 from .changes import ChangeBoard
 from .config import Policy, SiteConfig
 from .daemons import BEAT_EVERY_S, Daemon
 from .errors import CouldNotAsk, IllegalTransition
 from .executor import Executor, bounded
-from .models import ExternalHandle, Phase
+from .models import ExternalHandle, Kind, Phase
 from .plan import plan
 from .ports import Observation
 from .reasons import Reason
@@ -50,7 +51,9 @@ class Reconciler:
         changes: ChangeBoard,
         policy: Policy,
         clock: Callable[[], float] = time.time,
+        adopts: Kind | None = None,
     ) -> None:
+        """`adopts`: of what dead processes left, only this kind; None is everything."""
         self._store = store
         self._daemon = daemon
         self._config = config
@@ -58,6 +61,7 @@ class Reconciler:
         self._changes = changes
         self._policy = policy
         self._clock = clock
+        self._adopts = adopts
         self._poked: set[str] = set()
         self._wake = asyncio.Event()
         self._busy: dict[str, bool] = {}  # workloads in a step -> poked meanwhile
@@ -106,11 +110,15 @@ class Reconciler:
         if only is None:
             await self._clear_debris()
 
-    async def adopt(self) -> None:
-        """Take over what dead processes left, and end it: its kernels' secrets died with them."""
+    async def adopt(self, kind: Kind | None = None) -> None:
+        """Take over what dead processes left. Sessions are ended: their kernels' secrets died with them."""
         if not self._store.exists:
             return
-        for workload_id in await self._daemon.adopt():
+        for workload_id in await self._daemon.adopt(kind):
+            workload = await self._store.run(Store.workload, workload_id)
+            if workload is not None and workload.kind is Kind.BATCH:
+                self.poke(workload_id)  # it needs nobody, and goes on
+                continue
             args = (workload_id, Reason.SERVER_GONE, "", f"daemon {self._daemon.daemon_id}", self._clock())
             await self._store.run(Store.request_stop, *args)
             self.poke(workload_id)
@@ -139,7 +147,7 @@ class Reconciler:
                 await self._daemon.beat()
                 if self._clock_s() >= next_adoption:
                     next_adoption = self._clock_s() + _ADOPT_EVERY_S
-                    await self.adopt()
+                    await self.adopt(self._adopts)
             except Exception:
                 _log.exception("the state could not be kept up to date")
             await asyncio.sleep(BEAT_EVERY_S)
@@ -213,8 +221,12 @@ class Reconciler:
         now = await self._store.run(Store.situation, workload_id)
         if now is None or await self._store.run(Store.driver_of, workload_id) != self._daemon.daemon_id:
             return
-        args = (now.workload, now.allocation, observation, now.workers, now.bindings)
-        actions = plan(*args, self._clock(), self._policy_for(now))
+        if now.workload.kind is Kind.BATCH:
+            ended = await self._executor.command_exit(now.allocation)
+            actions = plan_batch(now.workload, now.allocation, observation, ended, self._clock(), self._policy)
+        else:
+            args = (now.workload, now.allocation, observation, now.workers, now.bindings)
+            actions = plan(*args, self._clock(), self._policy_for(now))
         for action in actions:
             await self._executor.perform(now, action)
         if actions:

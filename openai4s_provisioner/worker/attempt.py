@@ -11,7 +11,7 @@ import json
 import os
 import stat
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Callable, TypeVar
 
 _LARGEST_BYTES = 16 * 1024 * 1024
 _VERSION = 1
@@ -36,14 +36,38 @@ class Attempt:
     server_grace_s: float
 
 
+@dataclass(frozen=True)
+class BatchAttempt:
+    """A BATCH has no server to dial, hence no credential; `workspace` brings the nonce that its folder must hold."""
+
+    workload_id: str
+    allocation_id: str
+    rank: int
+    workspace: dict[str, Any]
+    sandbox: dict[str, Any]
+    launch: dict[str, Any] = field(repr=False)
+
+
+_Attempt = TypeVar("_Attempt", Attempt, BatchAttempt)
+
+
 def take_attempt(folder: str, rank: int) -> Attempt:
     """Read ``rank-N.json`` and delete it. Raises AttemptUnusable; the file is gone then, too, if it could be read."""
+    return _take(folder, rank, _understand)
+
+
+def take_batch(folder: str, rank: int) -> BatchAttempt:
+    """The same for the worker of a BATCH."""
+    return _take(folder, rank, _understand_batch)
+
+
+def _take(folder: str, rank: int, understand: Callable[[dict[str, Any]], _Attempt]) -> _Attempt:
     path = os.path.join(folder, f"rank-{rank}.json")
     content = _read_private(path)
     with contextlib.suppress(OSError):
         os.unlink(path)
     try:
-        attempt = _understand(json.loads(content))
+        attempt = understand(json.loads(content))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AttemptUnusable(f"{path} cannot be understood ({type(error).__name__})") from None
     if attempt.rank != rank:
@@ -86,6 +110,22 @@ def _understand(value: dict[str, Any]) -> Attempt:
     )
     if not attempt.addresses:
         raise ValueError("no address")
+    return attempt
+
+
+def _understand_batch(value: dict[str, Any]) -> BatchAttempt:
+    if value["version"] != _VERSION:
+        raise ValueError("unknown version")
+    attempt = BatchAttempt(
+        workload_id=_text(value["workload_id"]),
+        allocation_id=_text(value["allocation_id"]),
+        rank=int(value["rank"]),
+        workspace={name: _text(value["workspace"][name]) for name in ("path", "nonce_name", "nonce")},
+        sandbox=dict(value["sandbox"]),
+        launch=dict(value["launch"]),
+    )
+    if not attempt.launch["argv"]:
+        raise ValueError("no command")
     return attempt
 
 

@@ -109,7 +109,8 @@ class Inner:
     # The kernel.
 
     def _start_kernel(self, launch: Mapping[str, Any]) -> bool:
-        _write_connection_file(launch)
+        if launch["key"]:  # else it is a command: it has no channels
+            _write_connection_file(launch)
         argv = [part.replace("{connection_file}", CONNECTION_FILE) for part in launch["argv"]]
         folder = launch["cwd"] if os.path.isdir(launch["cwd"]) else self._request["workspace"]["path"]
         marker, _, value = self._request["env_marker"].partition("=")
@@ -119,7 +120,8 @@ class Inner:
                 argv, cwd=folder, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
             )
         except (OSError, ValueError) as error:
-            sys.stderr.write(f"the kernel's program {argv[0]} cannot be started: {error}\n")
+            what = "the kernel's program" if launch["key"] else "the command"
+            sys.stderr.write(f"{what} {argv[0]} cannot be started: {error}\n")
             sys.stderr.flush()
             self._report_end(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE)
             return False

@@ -11,6 +11,7 @@ from ..sandbox.seam import NoSandbox, Sandbox
 from ..sandbox.spec import SandboxSpec
 from ..transport.loop import Loop
 from .confined import ConfinedKernel
+from .output import Output
 
 
 def usable_sandbox() -> Sandbox:
@@ -42,7 +43,12 @@ class KernelMaker:
         self._scratch = scratch
         self._program = program
 
-    def __call__(self, launch: Mapping[str, Any] | None, on_event: Callable[[dict[str, Any]], None]) -> ConfinedKernel:
+    def __call__(
+        self,
+        launch: Mapping[str, Any] | None,
+        on_event: Callable[[dict[str, Any]], None],
+        output: Output | None = None,
+    ) -> ConfinedKernel:
         def heard(event: dict[str, Any]) -> None:
             if event["type"] == "workspace" and event["ok"]:
                 self._workspace["nonce_name"] = ""
@@ -58,4 +64,5 @@ class KernelMaker:
             scratch=self._scratch,
             program=self._program,
             on_event=heard,
+            output=output,
         )

@@ -10,10 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import signal
 import socket
 import sys
-from typing import Callable
 
 from ..sandbox.spec import SandboxSpec
 from ..transport.link import Link
@@ -30,6 +28,8 @@ from .hardening import harden
 from .kernel_maker import KernelMaker
 from .kernels import Event, Kernels, MakeKernel
 from .scratch import make_scratch
+from .signals import Signals
+from .worklog import log_to
 
 _log = logging.getLogger(__name__)
 _USAGE = "usage: worker ATTEMPT_DIR --rank N\n"
@@ -174,7 +174,7 @@ def main(argv: list[str]) -> int:
     except AttemptUnusable as error:
         sys.stderr.write(f"{error}\n")
         return int(ExitCode.BAD_ATTEMPT)
-    _log_to(os.path.join(folder, f"worker-{rank}.log"))
+    log_to(os.path.join(folder, f"worker-{rank}.log"))
     if not harden(parent):
         _log.error("the process that started this worker has ended already")
         return int(ExitCode.ENDED)
@@ -196,40 +196,8 @@ def _serve(attempt: Attempt, scratch: str) -> int:
         program=os.path.abspath(sys.argv[0]),
     )
     worker = Worker(loop, attempt, kernel_maker, scratch)
-    signals = _Signals(loop, worker.end)
+    signals = Signals(loop, worker.end)
     try:
         return worker.run()
     finally:
         signals.close()
-
-
-class _Signals:
-    """Signals arrive as bytes on a descriptor: a handler could interrupt the loop while it holds its own lock."""
-
-    def __init__(self, loop: Loop, end: Callable[[str], None]) -> None:
-        self._end = end
-        self._reading, self._writing = socket.socketpair()
-        self._reading.setblocking(False)
-        self._writing.setblocking(False)
-        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(signum, lambda *_: None)
-        signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
-        loop.watch(self._reading.fileno(), readable=self._readable)
-
-    def close(self) -> None:
-        signal.set_wakeup_fd(-1)
-        self._reading.close()
-        self._writing.close()
-
-    def _readable(self) -> None:
-        for number in self._reading.recv(64):
-            if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                self._end(f"signal {signal.Signals(number).name}")
-
-
-def _log_to(path: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    handler = logging.StreamHandler(os.fdopen(descriptor, "w", encoding="utf-8"))
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.getLogger().addHandler(handler)
-    logging.getLogger().setLevel(logging.INFO)

@@ -51,7 +51,7 @@ def load_migrations() -> dict[int, str]:
 
 
 SCHEMA = _resource("schema.sql")
-QUERIES = load_queries(_resource("queries.sql"))
+QUERIES = load_queries(_resource("queries.sql") + _resource("batches.sql"))
 MIGRATIONS = load_migrations()
 VERSION = len(MIGRATIONS)
 
