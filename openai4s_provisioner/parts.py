@@ -16,6 +16,7 @@ from typing import Any
 from .app_values import AppSettings
 from .gateway.worker_gateway import LinkState, Registration, WorkerGateway
 from .live_kernels import LiveKernels
+from .live_tasks import LiveTasks
 from .orchestration.admission import Admission
 from .orchestration.attempt import AttemptPreparer
 from .orchestration.bootstrap import CredentialIssuer, load_secret
@@ -90,12 +91,16 @@ class _Relay:
     """The gateway and the reports need each other; the gateway says nothing before it is started."""
 
     reports: WorkerReports
+    tasks: LiveTasks
 
     def worker_registered(self, registration: Registration, host: str, generation: str) -> None:
         self.reports.worker_registered(registration, host, generation)
 
     def worker_message(self, allocation_id: str, rank: int, message: Mapping[str, Any]) -> None:
-        self.reports.worker_message(allocation_id, rank, message)
+        if str(message.get("type")).startswith("task_"):
+            self.tasks.worker_message(allocation_id, message)
+        else:
+            self.reports.worker_message(allocation_id, rank, message)
 
     def worker_link(self, allocation_id: str, rank: int, state: LinkState) -> None:
         self.reports.worker_link(allocation_id, rank, state)
@@ -158,18 +163,21 @@ class RunningParts:
             issuer=issuer,
             policy=config.policy,
         )
-        observer.reports = self.reports
+        self.tasks = LiveTasks(store, daemon, outbox)
+        observer.reports, observer.tasks = self.reports, self.tasks
         self.kernels = LiveKernels(self.sessions, self.gateway, config.policy.kernel_answer_s)
 
     def start(self) -> None:
         self.gateway.start()
         self.reports.start()
+        self.tasks.start()
         self.reconciler.start()
 
     async def stop(self) -> None:
         await self.kernels.close()
         await self.reconciler.stop()
         await asyncio.to_thread(self.gateway.stop)
+        await self.tasks.stop()
         await self.reports.stop()
         await self._daemon.retire()
         self._folder.remove()

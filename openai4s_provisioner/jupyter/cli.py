@@ -15,7 +15,7 @@ from traitlets.config import Config
 from ..app import load_site_config
 from ..orchestration.errors import ConfigError, ProvisionerError
 from ..orchestration.models import ResourceProfile
-from . import cli_batch, kernelspecs
+from . import cli_batch, cli_run, kernelspecs
 from .settings import OpenAI4S
 
 
@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     remove.add_argument("name", nargs="+")
     remove.set_defaults(run=_remove)
     cli_batch.add_commands(commands)
+    cli_run.add_commands(commands)
     return parser
 
 

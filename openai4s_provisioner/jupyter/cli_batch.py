@@ -13,7 +13,7 @@ import logging
 import shlex
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from traitlets.config import Config
@@ -22,8 +22,9 @@ from ..app_values import AppSettings
 from ..command_app import CommandApp, command_app
 from ..orchestration.commands import command_sentence
 from ..orchestration.errors import Refused
-from ..orchestration.models import BatchSpec, Kind
+from ..orchestration.models import BatchSpec, Kind, Task
 from ..orchestration.reasons import Reason
+from ..orchestration.store import tasks
 from ..orchestration.store.batches import Listed
 from ..orchestration.store.sqlite import FILE_NAME
 from ..parts import load_site_config
@@ -99,6 +100,8 @@ def _ls(arguments: argparse.Namespace) -> int:
             await app.batches.settle()
             for entry in await app.batches.listing(time.time() - _A_DAY_S, arguments.all, 1000):
                 print(_line(entry))
+            for task in await app.store.run(tasks.open_tasks):
+                print(_task_line(task))
         return 0
 
     return run_here(ls())
@@ -135,6 +138,21 @@ def _show(arguments: argparse.Namespace) -> int:
     return _with_one(arguments, show)
 
 
+def _task_line(task: Task) -> str:
+    phase = "WAITING" if task.started_at is None else "RUNNING"
+    facts = (task.task_id[:_SHOWN_ID], "TASK", phase, "-", f"in {task.workload_id[:_SHOWN_ID]}")
+    return "\t".join((*facts, _clock(task.created_at), shlex.join(task.argv)))
+
+
+async def _stop_task(app: CommandApp, beginning: str) -> bool:
+    """Whether it is a task that is meant; then its end is wished, and whoever drives its session carries that out."""
+    found = [task for task in await app.store.run(tasks.named, beginning) if task.actor == getpass.getuser()]
+    if len(found) != 1:
+        return False
+    await app.store.run(tasks.cancel, found[0].task_id, getpass.getuser(), time.time())
+    return True
+
+
 def _stop(arguments: argparse.Namespace) -> int:
     async def stop(app: CommandApp, entry: Listed) -> int:
         workload_id = entry.now.workload.workload_id
@@ -148,7 +166,7 @@ def _stop(arguments: argparse.Namespace) -> int:
         print(_line(entry))
         return 0
 
-    return _with_one(arguments, stop)
+    return _with_one(arguments, stop, instead=_stop_task)
 
 
 def _wait(arguments: argparse.Namespace) -> int:
@@ -167,7 +185,7 @@ def _logs(arguments: argparse.Namespace) -> int:
         position = 0
         while True:
             is_over = watching is None or watching.done()  # asked first: what was printed before that is read below
-            position = await _print_from(folders, position)
+            position = await print_from(folders, position)
             if is_over:
                 return 0
             assert watching is not None
@@ -176,7 +194,7 @@ def _logs(arguments: argparse.Namespace) -> int:
     return _with_one(arguments, logs)
 
 
-async def _print_from(folders: tuple[str, ...], position: int) -> int:
+async def print_from(folders: tuple[str, ...], position: int) -> int:
     """Print what is there from `position` on; the new position."""
     while True:
         piece = await asyncio.to_thread(read_log, folders, position)
@@ -189,14 +207,18 @@ async def _print_from(folders: tuple[str, ...], position: int) -> int:
         position = piece.position
 
 
-def _with_one(arguments: argparse.Namespace, act: Any) -> int:
-    """Bring things up to date, find the workload that is meant, and act on it."""
+def _with_one(
+    arguments: argparse.Namespace, act: Any, instead: Callable[[CommandApp, str], Awaitable[bool]] | None = None
+) -> int:
+    """Bring things up to date, find the workload that is meant, and act on it. `instead`: what else it may be."""
     settings = settings_of(arguments)
 
     async def work() -> int:
         if not (settings.state_dir / FILE_NAME).exists():
             raise Refused(Reason.INVALID_SPEC, f"There is no workload {arguments.id!r}: nothing was ever submitted.")
         async with command_app(settings) as app:
+            if instead is not None and await instead(app, arguments.id):
+                return 0
             entry = await app.batches.find(arguments.id, getpass.getuser())
             await app.batches.settle()
             status: int = await act(app, await app.batches.look(entry.now.workload.workload_id))

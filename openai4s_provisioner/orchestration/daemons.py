@@ -20,7 +20,7 @@ from pathlib import Path
 from .errors import StateError
 from .models import Kind
 from .private_folder import prepare_folder
-from .store import DaemonRow, StoreThread, drivers
+from .store import DaemonRow, StoreThread, drivers, tasks
 
 BEAT_EVERY_S = 10.0
 SILENCE_S = 60.0
@@ -115,6 +115,20 @@ class Daemon:
                 "Make it a folder that you can write, or name another one."
             ) from error
         return descriptor
+
+
+async def is_driven(store: StoreThread, workload_id: str, now: float) -> bool:
+    """Whether a living process drives this workload."""
+    row = await store.run(tasks.driver, workload_id)
+    if row is None:
+        return False
+    path = store.state_dir / "daemons" / row.daemon_id
+    return not await asyncio.to_thread(_seems_dead, path, row, now)
+
+
+def _seems_dead(path: Path, row: DaemonRow, now: float) -> bool:
+    with _probed(path) as free:
+        return is_dead(row, free, _read_boot_id(), now)
 
 
 @contextlib.contextmanager

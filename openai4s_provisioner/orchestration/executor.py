@@ -37,7 +37,7 @@ from .plan import (
 )
 from .ports import AllocationBackend, Created, Existing, Rejected, TerminalAllocationAcknowledger, Unknown
 from .reasons import Reason
-from .store import Ending, Situation, Store, StoreThread, batches
+from .store import Ending, Situation, Store, StoreThread, batches, tasks
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -208,6 +208,8 @@ class Executor:
 
     async def _send_end(self, now: Situation, action: SendEnd) -> None:
         allocation_id = now.allocation.allocation_id
+        if action.first:
+            await self._cancel_tasks(allocation_id)
         message = {"type": "end", "reason": str(now.workload.reason or "")}
         for worker in now.workers:
             key = (allocation_id, worker.rank)
@@ -216,6 +218,11 @@ class Executor:
                 self._told.add(key)
         if action.first:
             await self._store.run(Store.drain_begun, allocation_id, self._clock())
+
+    async def _cancel_tasks(self, allocation_id: str) -> None:
+        """Running steps are stopped before what they may still use goes away."""
+        await self._store.run(tasks.cancel_all, allocation_id, _ACTOR, self._clock())
+        self._outbox.send_if_known(allocation_id, 0, {"type": "task_cancel_all"})
 
     async def _cancel(self, now: Situation, _: Cancel) -> None:
         handle = now.allocation.handle

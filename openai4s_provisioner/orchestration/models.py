@@ -237,6 +237,26 @@ class Allocation:
     cancel_asked_at: float | None = None  # the backend last accepted a cancel
 
 
+@dataclass(frozen=True)
+class Task:
+    """A step in the allocation that a session holds. It ends with it at the latest."""
+
+    task_id: str
+    workload_id: str
+    allocation_id: str
+    actor: str
+    argv: tuple[str, ...]
+    cwd: str
+    created_at: float
+    cancel_asked_at: float | None = None
+    sent_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    detail: str = ""
+
+
 class LinkState(enum.StrEnum):
     """Whether a worker talks to us, in the gateway's words."""
 

@@ -19,7 +19,7 @@ _PREFIX, _SUFFIX = "output.", ".log"
 
 
 class LogWriter:
-    """Writes into `folder`, which exists. Starts at the beginning."""
+    """Writes into `folder`, which exists, behind what is there already."""
 
     def __init__(self, folder: str, segment_bytes: int = SEGMENT_BYTES, segments: int = SEGMENTS) -> None:
         self._folder = folder
@@ -27,7 +27,7 @@ class LogWriter:
         self._segments = segments
         self._begin = 0
         self._fd = -1
-        self.written = 0  # of the whole, dropped bytes included
+        self.written = _end_of(folder)  # of the whole, dropped bytes included
 
     def write(self, data: bytes) -> None:
         left = memoryview(data)
@@ -65,6 +65,11 @@ class LogWriter:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             for begin in segments_in(self._folder)[: -self._segments]:
                 os.unlink(segment_path(self._folder, begin))
+
+
+def _end_of(folder: str) -> int:
+    begins = segments_in(folder)
+    return begins[-1] + os.stat(segment_path(folder, begins[-1])).st_size if begins else 0
 
 
 class Piece(NamedTuple):

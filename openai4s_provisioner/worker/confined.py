@@ -123,6 +123,11 @@ class ConfinedKernel:
         else:
             self._kill()
 
+    def hold_output(self, hold: bool) -> None:
+        """Stop, or go on, taking what it prints: meanwhile it waits, as for any slow reader."""
+        if self._output_fd >= 0:
+            self._loop.watch(self._output_fd, readable=None if hold else self._read_output)
+
     def socket_path(self, channel: str) -> str:
         """Where on this machine the kernel listens for `channel`, once it does."""
         return os.path.join(self._folder, f"k-{CHANNELS.index(channel) + 1}")

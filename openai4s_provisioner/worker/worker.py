@@ -29,6 +29,7 @@ from .kernel_maker import KernelMaker
 from .kernels import Event, Kernels, MakeKernel
 from .scratch import make_scratch
 from .signals import Signals
+from .tasks import MakeCommand, Tasks, no_tasks
 from .worklog import log_to
 
 _log = logging.getLogger(__name__)
@@ -42,12 +43,16 @@ _SPOOL_DISK_BYTES = 2 * 1024 * 1024 * 1024
 class Worker:
     """Everything happens in the loop's thread. `run` returns the exit code."""
 
-    def __init__(self, loop: Loop, attempt: Attempt, make_kernel: MakeKernel, scratch: str) -> None:
+    def __init__(
+        self, loop: Loop, attempt: Attempt, make_kernel: MakeKernel, scratch: str, make_task: MakeCommand = no_tasks
+    ) -> None:
         self._loop = loop
         self._attempt = attempt
         self._scratch = scratch
         self._link = Link(loop, self, opens_streams=False)
         self._kernels = Kernels(loop, make_kernel, self._link.send_control, self._make_spool, self._check_ended)
+        self._environment: dict[str, str] = {}
+        self._tasks = Tasks(make_task, lambda: self._environment, self._link.send_control, self._check_ended)
         identity = Identity(
             attempt.allocation_id, attempt.rank, attempt.credential, secrets.token_bytes(RESUME_KEY_BYTES)
         )
@@ -59,7 +64,7 @@ class Worker:
 
     def run(self) -> int:
         """The first kernel starts in parallel with the dialling; what it reports waits in the link."""
-        self._kernels.launch(self._attempt.launch)
+        self._launch(self._attempt.launch)
         self._server_away()
         self._loop.run()
         return int(self._exit_code)
@@ -70,6 +75,7 @@ class Worker:
             return
         _log.info("ending: %s", reason)
         self._ending = reason
+        self._tasks.stop_all()
         self._kernels.stop_all(_END_GRACE_S)
         self._loop.call_later(_END_LIMIT_S, self._leave)
         self._check_ended()
@@ -80,15 +86,22 @@ class Worker:
         kind = message.get("type")
         launch_id = str(message.get("launch_id", ""))
         if kind == "launch" and self._ending is None:
-            self._kernels.launch(message["launch"])
+            self._launch(message["launch"])
         elif kind == "signal":
             self._kernels.signal(launch_id, int(message["signum"]))
         elif kind == "stop_kernel":
             self._kernels.stop(launch_id, float(message["grace_s"]))
+        elif str(kind).startswith("task"):
+            self._tasks.hear(message)
         elif kind == "end":
             self.end(str(message.get("reason", "")))
         else:
             _log.warning("a message of an unknown kind was ignored")
+
+    def _launch(self, launch: Event | None) -> None:
+        if launch is not None:
+            self._environment = dict(launch["env"])  # a task runs as the newest kernel does
+        self._kernels.launch(launch)
 
     def stream_opened(self, stream: Stream) -> None:
         self._kernels.relay(stream)
@@ -139,7 +152,7 @@ class Worker:
     # ---- the end
 
     def _check_ended(self) -> None:
-        if self._ending is None or self._is_farewell_said or self._kernels.are_running:
+        if self._ending is None or self._is_farewell_said or self._kernels.are_running or self._tasks.are_running:
             return
         if self._link.is_over:
             self._leave()
@@ -150,6 +163,7 @@ class Worker:
 
     def _leave(self) -> None:
         self._dialer.cancel()
+        self._tasks.close()
         self._kernels.close()
         self._link.close("ended")
         self._loop.stop()
@@ -195,7 +209,7 @@ def _serve(attempt: Attempt, scratch: str) -> int:
         scratch=scratch,
         program=os.path.abspath(sys.argv[0]),
     )
-    worker = Worker(loop, attempt, kernel_maker, scratch)
+    worker = Worker(loop, attempt, kernel_maker, scratch, kernel_maker)
     signals = Signals(loop, worker.end)
     try:
         return worker.run()

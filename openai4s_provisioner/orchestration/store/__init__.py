@@ -1,6 +1,6 @@
 """The durable store: SQLite behind named statements, on a thread of its own."""
 
-from . import batches, drivers
+from . import batches, drivers, tasks
 from .entries import Ending, NewBatch, NewSession
 from .rows import DaemonRow, EventRow, LaunchRow, Situation
 from .store import Store
@@ -18,4 +18,5 @@ __all__ = [
     "StoreThread",
     "batches",
     "drivers",
+    "tasks",
 ]
