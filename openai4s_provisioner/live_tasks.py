@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from .orchestration.daemons import Daemon
+from .orchestration.errors import ProvisionerError
 from .orchestration.models import Task
 from .orchestration.outbox import Outbox
 from .orchestration.private_folder import prepare_folder
 from .orchestration.store import Store, StoreThread, tasks
+from .orchestration.tasks import TaskDesk
 from .transport.bounded_log import LogWriter
 
 _log = logging.getLogger(__name__)
@@ -38,23 +40,29 @@ def output_folder(state_dir: Path, task_id: str) -> Path:
 @dataclass
 class _Running:
     allocation_id: str
-    log: LogWriter
+    log: LogWriter | None  # None: its output goes to whoever asked, inside
     cancel_sent: bool = False
+
+    def close(self) -> None:
+        if self.log is not None:
+            self.log.close()
 
 
 class LiveTasks:
     def __init__(
-        self, store: StoreThread, daemon: Daemon, outbox: Outbox, clock: Callable[[], float] = time.time
+        self, store: StoreThread, daemon: Daemon, outbox: Outbox, desk: TaskDesk, clock: Callable[[], float] = time.time
     ) -> None:
         self._store = store
         self._daemon = daemon
         self._outbox = outbox
+        self._desk = desk
         self._clock = clock
         self._running: dict[str, _Running] = {}
         self._inbox: asyncio.Queue[tuple[str, Mapping[str, Any]]] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._seen = -1
+        self._handing_over = asyncio.Lock()  # a task asked for from inside is handed over in one way only
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -66,7 +74,7 @@ class LiveTasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for running in self._running.values():
-            running.log.close()
+            running.close()
         self._running.clear()
 
     def worker_message(self, allocation_id: str, message: Mapping[str, Any]) -> None:
@@ -81,7 +89,8 @@ class LiveTasks:
     async def _watch(self) -> None:
         while True:
             try:
-                await self._look()
+                async with self._handing_over:
+                    await self._look()
             except Exception as error:
                 _log.error("the tasks of sessions could not be looked at: %s", error)
                 await asyncio.sleep(_AFTER_TROUBLE_S)
@@ -136,31 +145,52 @@ class LiveTasks:
                 _log.exception("a report about a task could not be worked off")
 
     async def _heard(self, allocation_id: str, message: Mapping[str, Any]) -> None:
+        if message.get("type") == "task_request":
+            async with self._handing_over:
+                await self._asked_from_inside(allocation_id, message)
+            return
         task_id = str(message.get("task_id", ""))
         running = self._running.get(task_id)
         if running is None or running.allocation_id != allocation_id:
             _log.warning("dropped a report about a task that is not known")
             return
         kind = message.get("type")
-        if kind == "task_output":
-            await self._output(allocation_id, task_id, running, message)
+        if kind == "task_output" and running.log is not None:
+            await self._output(allocation_id, task_id, running.log, message)
         elif kind == "task_started":
             await self._store.run(tasks.started, task_id, self._clock())
         elif kind == "task_ended":
-            running.log.close()
+            running.close()
             del self._running[task_id]
             exit_code, signal = _whole(message.get("exit_code")), _whole(message.get("signal"))
             problem = str(message.get("problem", ""))
             await self._store.run(tasks.ended, task_id, exit_code, signal, problem, self._clock())
 
-    async def _output(self, allocation_id: str, task_id: str, running: _Running, message: Mapping[str, Any]) -> None:
+    async def _asked_from_inside(self, allocation_id: str, message: Mapping[str, Any]) -> None:
+        """A program in a session asks for a task there: admitted like any other, and answered either way."""
+        answer: dict[str, Any] = {"request_id": str(message.get("request_id", ""))}
+        allocation = await self._store.run(Store.allocation, allocation_id)
+        workload = None if allocation is None else await self._store.run(Store.workload, allocation.workload_id)
+        if workload is None:
+            return
+        try:
+            argv = [str(part) for part in message.get("argv", ())]
+            task = await self._desk.open(workload.workload_id, workload.owner, argv, str(message.get("cwd", "")))
+            self._running[task.task_id] = _Running(allocation_id, None)
+            answer |= {"type": "task", "task_id": task.task_id, "argv": argv, "cwd": task.cwd}
+            await self._store.run(tasks.sent, task.task_id, self._clock())
+        except ProvisionerError as error:
+            answer |= {"type": "task_refused", "sentence": str(error)}
+        self._outbox.send(allocation_id, 0, answer)
+
+    async def _output(self, allocation_id: str, task_id: str, log: LogWriter, message: Mapping[str, Any]) -> None:
         try:
             data = base64.b64decode(str(message.get("data", "")), validate=True)
         except binascii.Error:
             _log.warning("dropped a piece of a task's output that is no base64")
             return
-        await asyncio.to_thread(running.log.write, data)
-        ack = {"type": "task_ack", "task_id": task_id, "received": running.log.written}
+        await asyncio.to_thread(log.write, data)
+        ack = {"type": "task_ack", "task_id": task_id, "received": log.written}
         self._outbox.send_if_known(allocation_id, 0, ack)
 
 

@@ -35,6 +35,7 @@ from .orchestration.reconciler import Reconciler
 from .orchestration.reports import WorkerReports
 from .orchestration.session import SessionService
 from .orchestration.store import StoreThread
+from .orchestration.tasks import TaskDesk
 from .session_sandbox import SessionSandbox
 from .transport.private_folder import PrivateFolder, remove_leftovers
 from .worker.scratch import scratch_parent
@@ -163,7 +164,7 @@ class RunningParts:
             issuer=issuer,
             policy=config.policy,
         )
-        self.tasks = LiveTasks(store, daemon, outbox)
+        self.tasks = LiveTasks(store, daemon, outbox, TaskDesk(config, admitting.backends, store))
         observer.reports, observer.tasks = self.reports, self.tasks
         self.kernels = LiveKernels(self.sessions, self.gateway, config.policy.kernel_answer_s)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..sandbox.attacks import Target, run_attacks
 from ..sandbox.environment import settled
-from ..sandbox.seam import SHARED_INSIDE
+from ..sandbox.seam import COMMANDS_INSIDE, SHARED_INSIDE
 from .workspace_proof import prove
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
@@ -115,6 +115,8 @@ class Inner:
         folder = launch["cwd"] if os.path.isdir(launch["cwd"]) else self._request["workspace"]["path"]
         marker, _, value = self._request["env_marker"].partition("=")
         environment = {**settled(launch["env"], self._request["home"]), **({marker: value} if marker else {})}
+        if os.path.isdir(COMMANDS_INSIDE):
+            environment["PATH"] = f"{environment.get('PATH', os.defpath)}:{COMMANDS_INSIDE}"
         try:
             self._kernel = subprocess.Popen(
                 argv, cwd=folder, env=environment, stdin=subprocess.DEVNULL, start_new_session=True

@@ -11,6 +11,7 @@ import base64
 import logging
 from typing import Any, Callable, Optional, Protocol
 
+from .door import Caller, Door
 from .output import Output
 
 _log = logging.getLogger(__name__)
@@ -50,12 +51,14 @@ class Tasks:
         environment: Callable[[], dict[str, str]],
         emit: Callable[[Event], None],
         changed: Callable[[], None],
+        door: Door | None = None,
     ) -> None:
-        """`environment`: that of the kernel beside which a task runs."""
+        """`environment`: that of the kernel beside which a task runs. `door`: where programs inside ask for tasks."""
         self._make = make
         self._environment = environment
         self._emit = emit
         self._changed = changed
+        self._door = door
         self._known: set[str] = set()
         self._running: dict[str, _Task] = {}
         self._is_ending = False
@@ -69,7 +72,9 @@ class Tasks:
         kind = message["type"]
         task_id = str(message.get("task_id", ""))
         if kind == "task":
-            self._start(task_id, [str(part) for part in message["argv"]], str(message["cwd"]))
+            self._start(task_id, message)
+        elif kind == "task_refused" and self._door is not None:
+            self._door.refused(str(message["request_id"]), str(message["sentence"]))
         elif kind == "task_ack" and task_id in self._running:
             self._running[task_id].acknowledged(int(message["received"]))
         elif kind == "task_cancel" and task_id in self._running:
@@ -89,15 +94,22 @@ class Tasks:
             task.discard()
         self._running.clear()
 
-    def _start(self, task_id: str, argv: list[str], cwd: str) -> None:
+    def _start(self, task_id: str, message: Event) -> None:
         if task_id in self._known:
             return
         self._known.add(task_id)
         if self._is_ending:
             self._emit(_ended(task_id, None, None, "The session was ending."))
             return
-        launch = {"launch_id": task_id, "argv": argv, "env": self._environment(), "cwd": cwd, "key": ""}
-        task = _Task(task_id, self._emit, self._over)
+        caller = None
+        if "request_id" in message and self._door is not None:
+            caller = self._door.take(str(message["request_id"]))
+            if caller is None:
+                self._emit(_ended(task_id, None, None, "What asked for it went away."))
+                return
+        argv = [str(part) for part in message["argv"]]
+        launch = {"launch_id": task_id, "argv": argv, "env": self._environment(), "cwd": message["cwd"], "key": ""}
+        task = _Task(task_id, self._emit, self._over, caller)
         self._running[task_id] = task
         task.start(self._make(launch, task.heard, task))
 
@@ -111,7 +123,15 @@ class Tasks:
 class _Task:
     """One task, and where its output goes: to the server, never more than a window ahead of it."""
 
-    def __init__(self, task_id: str, emit: Callable[[Event], None], over: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        task_id: str,
+        emit: Callable[[Event], None],
+        over: Callable[[str], None],
+        caller: Caller | None = None,
+    ) -> None:
+        """`caller`: who takes the output instead of the server."""
+        self._caller = caller
         self._task_id = task_id
         self._emit = emit
         self._over = over
@@ -124,6 +144,9 @@ class _Task:
 
     def start(self, command: Command) -> None:
         self._command = command
+        if self._caller is not None:
+            self._caller.flow = command.hold_output
+            self._caller.gone = self.cancel
         command.start()
 
     def cancel(self) -> None:
@@ -150,13 +173,20 @@ class _Task:
         elif kind == "kernel_started":
             self._emit({"type": "task_started", "task_id": self._task_id})
         elif kind == "kernel_exited":
-            self._emit(_ended(self._task_id, event["exit_code"], event["signal"], self._problem))
+            end = _ended(self._task_id, event["exit_code"], event["signal"], self._problem)
+            self._emit(end)
+            if self._caller is not None:
+                self._caller.flow = lambda hold: None
+                self._caller.end(exit_code=end["exit_code"], signal=end["signal"], problem=self._problem)
             self._over(self._task_id)
 
     # The output of the command (worker.output.Output).
 
     def feed(self, data: bytes) -> None:
         self._end = (self._end + data)[-_TAIL_BYTES:]
+        if self._caller is not None:
+            self._caller.feed(data)
+            return
         for start in range(0, len(data), _PIECE_BYTES):
             piece = data[start : start + _PIECE_BYTES]
             text = base64.b64encode(piece).decode()

@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import sys
+from dataclasses import replace
 
 from ..sandbox.spec import SandboxSpec
 from ..transport.link import Link
@@ -22,7 +23,9 @@ from ..wire.errors import ProtocolError
 from ..wire.handshake import Welcomed
 from ..wire.handshake_lines import RESUME_KEY_BYTES
 from .attempt import Attempt, AttemptUnusable, take_attempt
+from .commands import make_commands
 from .dial import Dialer, Identity
+from .door import Door
 from .exit_codes import ExitCode
 from .hardening import harden
 from .kernel_maker import KernelMaker
@@ -52,7 +55,10 @@ class Worker:
         self._link = Link(loop, self, opens_streams=False)
         self._kernels = Kernels(loop, make_kernel, self._link.send_control, self._make_spool, self._check_ended)
         self._environment: dict[str, str] = {}
-        self._tasks = Tasks(make_task, lambda: self._environment, self._link.send_control, self._check_ended)
+        self._door = Door(loop, self._link.send_control)
+        self._tasks = Tasks(
+            make_task, lambda: self._environment, self._link.send_control, self._check_ended, self._door
+        )
         identity = Identity(
             attempt.allocation_id, attempt.rank, attempt.credential, secrets.token_bytes(RESUME_KEY_BYTES)
         )
@@ -102,6 +108,9 @@ class Worker:
         if launch is not None:
             self._environment = dict(launch["env"])  # a task runs as the newest kernel does
         self._kernels.launch(launch)
+        folder = None if launch is None else self._kernels.folder_of(str(launch["launch_id"]))
+        if folder is not None:
+            self._door.open(folder)
 
     def stream_opened(self, stream: Stream) -> None:
         self._kernels.relay(stream)
@@ -164,6 +173,7 @@ class Worker:
     def _leave(self) -> None:
         self._dialer.cancel()
         self._tasks.close()
+        self._door.close()
         self._kernels.close()
         self._link.close("ended")
         self._loop.stop()
@@ -203,7 +213,7 @@ def _serve(attempt: Attempt, scratch: str) -> int:
     loop = Loop()
     kernel_maker = KernelMaker(
         loop,
-        spec=SandboxSpec.from_json(attempt.sandbox),
+        spec=replace(SandboxSpec.from_json(attempt.sandbox), commands=make_commands(scratch)),
         workspace=attempt.workspace,
         rank=attempt.rank,
         scratch=scratch,
