@@ -23,6 +23,11 @@ _WORDS = {
 }
 
 
+def asks_for_record(observation: Observation | None) -> bool:
+    """Whether the record of the end matters yet: a look into a shared folder, for every command and every turn."""
+    return observation is not None and (observation.state in _WORDS or observation.state is Observed.GONE)
+
+
 def plan_batch(
     workload: Workload,
     allocation: Allocation,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from .batch_plan import plan_batch
+from .batch_plan import asks_for_record, plan_batch
 from .changes import ChangeBoard
 from .config import Policy, SiteConfig
 from .daemons import BEAT_EVERY_S, Daemon
@@ -222,7 +222,7 @@ class Reconciler:
         if now is None or await self._store.run(Store.driver_of, workload_id) != self._daemon.daemon_id:
             return
         if now.workload.kind is Kind.BATCH:
-            ended = await self._executor.command_exit(now.allocation)
+            ended = await self._executor.command_exit(now.allocation) if asks_for_record(observation) else None
             actions = plan_batch(now.workload, now.allocation, observation, ended, self._clock(), self._policy)
         else:
             args = (now.workload, now.allocation, observation, now.workers, now.bindings)

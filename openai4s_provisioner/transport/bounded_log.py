@@ -81,12 +81,16 @@ class Piece(NamedTuple):
 
 
 def read_log(folders: Sequence[str], position: int, size: int = 1024 * 1024) -> Piece:
-    """Read on from `position`; empty when there is nothing more yet. `folders`: where the log lies, or lay before."""
-    for folder in folders:
-        found = _read(folder, position, size)
-        if found.data:
-            return found
-    return Piece(b"", position, 0)
+    """Read on from `position`; empty when there is nothing more yet.
+
+    `folders`: where the log lies, or is being moved to, piece by piece.
+    """
+    found = [_read(folder, position, size) for folder in folders]
+    return min((piece for piece in found if piece.data), key=_missed, default=Piece(b"", position, 0))
+
+
+def _missed(piece: Piece) -> int:
+    return piece.missed
 
 
 def _read(folder: str, position: int, size: int) -> Piece:

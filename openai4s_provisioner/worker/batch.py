@@ -62,7 +62,7 @@ class BatchWorker:
 
     def _heard(self, event: dict[str, Any]) -> None:
         kind = event["type"]
-        if kind == "isolation" and not event["ok"]:
+        if kind == "isolation" and not event["ok"] and not self._asked:  # what is ended early proves nothing
             self._problem = {"reason": "ISOLATION_UNVERIFIED", "detail": str(event["sentence"])}
         elif kind == "workspace":
             self._workspace(event)
@@ -77,7 +77,7 @@ class BatchWorker:
         if event["ok"] and event["nonce"] != self._attempt.workspace["nonce"]:
             event = {"ok": False, "detail": "what this machine has at that place is another folder"}
             self._command.stop(0.0)
-        if not event["ok"]:
+        if not event["ok"] and not self._asked:
             self._problem = {"reason": "WORKSPACE_UNREACHABLE", "detail": f"{event['detail']}."}
         nonce = os.path.join(self._attempt.workspace["path"], self._attempt.workspace["nonce_name"])
         for path in (nonce, f"{nonce}.rank-{self._attempt.rank}"):

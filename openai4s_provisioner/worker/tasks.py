@@ -140,6 +140,7 @@ class _Task:
         self._sent = 0
         self._received = 0
         self._is_held = False
+        self._is_cancelled = False
         self._problem = ""
 
     def start(self, command: Command) -> None:
@@ -150,6 +151,7 @@ class _Task:
         command.start()
 
     def cancel(self) -> None:
+        self._is_cancelled = True
         if self._command is not None:
             self._command.stop(CANCEL_GRACE_S)
 
@@ -166,9 +168,9 @@ class _Task:
 
     def heard(self, event: Event) -> None:
         kind = event["type"]
-        if kind == "isolation" and not event["ok"]:
+        if kind == "isolation" and not event["ok"] and not self._is_cancelled:  # what is ended early proves nothing
             self._problem = str(event["sentence"])
-        elif kind == "workspace" and not event["ok"]:
+        elif kind == "workspace" and not event["ok"] and not self._is_cancelled:
             self._problem = str(event["detail"])
         elif kind == "kernel_started":
             self._emit({"type": "task_started", "task_id": self._task_id})

@@ -98,6 +98,13 @@ def test_stop_ends_the_whole_tree_and_says_who_asked(work: Path, wait_until: Any
     assert done("stop", identity, cwd=work), "a second stop is nothing"
 
 
+def test_a_command_stopped_at_once_was_stopped_and_nothing_else(work: Path) -> None:
+    """Also before its sandbox was proven: a proof that was cut short accuses nobody."""
+    for _ in range(3):
+        shown = done("stop", submit(work, "sleep", "4715"), cwd=work)
+        assert "CANCELLED" in shown, shown
+
+
 def test_it_is_confined_like_a_session(work: Path, place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = place.home / ".ssh"
     secret.mkdir()
