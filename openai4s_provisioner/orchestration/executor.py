@@ -221,8 +221,8 @@ class Executor:
 
     async def _cancel_tasks(self, allocation_id: str) -> None:
         """Running steps are stopped before what they may still use goes away."""
-        await self._store.run(tasks.cancel_all, allocation_id, _ACTOR, self._clock())
-        self._outbox.send_if_known(allocation_id, 0, {"type": "task_cancel_all"})
+        if await self._store.run(tasks.cancel_all, allocation_id, _ACTOR, self._clock()) > 0:
+            self._outbox.send_if_known(allocation_id, 0, {"type": "task_cancel_all"})
 
     async def _cancel(self, now: Situation, _: Cancel) -> None:
         handle = now.allocation.handle

@@ -76,8 +76,11 @@ def cancel(store: Store, task_id: str, actor: str, now: float) -> None:
     store.db.write("cancel_task", task_id=task_id, actor=actor, now=now)
 
 
-def cancel_all(store: Store, allocation_id: str, actor: str, now: float) -> None:
-    store.db.write("cancel_tasks_in", allocation_id=allocation_id, actor=actor, now=now)
+def cancel_all(store: Store, allocation_id: str, actor: str, now: float) -> int:
+    """Wish every task of an allocation ended; how many have not ended yet."""
+    with store.db.transaction():
+        store.db.write("cancel_tasks_in", allocation_id=allocation_id, actor=actor, now=now)
+        return int(store.db.rows("open_tasks_in", allocation_id=allocation_id)[0][0])
 
 
 def sent(store: Store, task_id: str, now: float) -> None:
