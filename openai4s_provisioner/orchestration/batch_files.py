@@ -30,7 +30,7 @@ def read_exit(attempt_dir: Path) -> CommandExit | None:
         with os.fdopen(descriptor, "rb") as file:
             record = json.loads(file.read(_LARGEST_RECORD_BYTES))
         return _exit_of(record)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

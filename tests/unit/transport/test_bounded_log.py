@@ -42,13 +42,13 @@ def test_a_reader_finds_its_place_again_after_the_files_were_moved(tmp_path: Pat
     live.mkdir()
     kept.mkdir()
     writer = LogWriter(str(live), segment_bytes=10)
-    writer.write(b"0123456789abcdef")
+    writer.write(b"zyxwvutsrqabcdef")
     first = read_log([str(live), str(kept)], 0, 4)
     writer.close()
     for path in sorted(live.iterdir()):
         os.rename(path, kept / path.name)
-        assert read_log([str(live), str(kept)], first.position) == (b"456789", 10, 0), "also half-way"
-    assert all_of(live, kept) == (b"0123456789abcdef", 0)
+        assert read_log([str(live), str(kept)], first.position) == (b"vutsrq", 10, 0), "also half-way"
+    assert all_of(live, kept) == (b"zyxwvutsrqabcdef", 0)
 
 
 def test_a_folder_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
