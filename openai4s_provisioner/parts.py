@@ -19,6 +19,7 @@ from .gateway.certificate import load_certificate
 from .gateway.listen_address import AdvertisedAddress, ListenAddress, parse_advertise, parse_listen
 from .gateway.worker_gateway import LinkState, NetworkDoor, Registration, WorkerGateway
 from .live_kernels import LiveKernels
+from .live_tasks import LiveTasks
 from .orchestration.address_keeper import AddressKeeper
 from .orchestration.admission import Admission
 from .orchestration.attempt import AttemptPreparer
@@ -39,6 +40,7 @@ from .orchestration.reconciler import Reconciler
 from .orchestration.reports import WorkerReports
 from .orchestration.session import SessionService
 from .orchestration.store import Situation, StoreThread, leases
+from .orchestration.tasks import TaskDesk
 from .orchestration.ways_in import WaysIn
 from .session_sandbox import SessionSandbox
 from .transport.private_folder import PrivateFolder, remove_leftovers
@@ -117,12 +119,16 @@ class _Relay:
     """The gateway and the reports need each other; the gateway says nothing before it is started."""
 
     reports: WorkerReports
+    tasks: LiveTasks
 
     def worker_registered(self, registration: Registration, host: str, generation: str) -> None:
         self.reports.worker_registered(registration, host, generation)
 
     def worker_message(self, allocation_id: str, rank: int, message: Mapping[str, Any]) -> None:
-        self.reports.worker_message(allocation_id, rank, message)
+        if str(message.get("type")).startswith("task_"):
+            self.tasks.worker_message(allocation_id, message)
+        else:
+            self.reports.worker_message(allocation_id, rank, message)
 
     def worker_link(self, allocation_id: str, rank: int, state: LinkState) -> None:
         self.reports.worker_link(allocation_id, rank, state)
@@ -185,7 +191,8 @@ class RunningParts:
             policy=config.policy,
             leases_changed=lambda: self.reclaimer.poke(),
         )
-        observer.reports = self.reports
+        self.tasks = LiveTasks(store, daemon, outbox, TaskDesk(config, admitting.backends, store))
+        observer.reports, observer.tasks = self.reports, self.tasks
         self.kernels = LiveKernels(self.sessions, self.gateway, config.policy.kernel_answer_s)
         self.reclaimer = self._make_reclaimer(config, changes)
 
@@ -226,6 +233,7 @@ class RunningParts:
     def start(self) -> None:
         self.gateway.start()
         self.reports.start()
+        self.tasks.start()
         self.reconciler.start()
         self.reclaimer.start()
         self._address_keeper.start()
@@ -236,6 +244,7 @@ class RunningParts:
         await self._address_keeper.stop()
         await self.reconciler.stop()
         await asyncio.to_thread(self.gateway.stop)
+        await self.tasks.stop()
         await self.reports.stop()
         await self._daemon.retire()
         self._folder.remove()

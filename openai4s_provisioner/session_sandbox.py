@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .orchestration.models import ResourceProfile, SessionSpec, WorkspacePolicy
+from .orchestration.models import ResourceProfile, WorkloadSpec, WorkspacePolicy
 from .sandbox.home import prepare_real_home, prepare_session_home
 from .sandbox.policy import sees_real_home, session_spec
 from .sandbox.spec import SandboxSpec
@@ -34,18 +34,18 @@ class SessionSandbox:
         """The persistent home that all of one person's sessions share."""
         return self.exchange_dir / "home"
 
-    def __call__(self, spec: SessionSpec, profile: ResourceProfile) -> Mapping[str, Any]:
+    def __call__(self, spec: WorkloadSpec, profile: ResourceProfile) -> Mapping[str, Any]:
         """The sandbox as it goes into an attempt's file. Raises SandboxError naming a path at fault."""
         return self._spec(spec, profile).to_json()
 
-    def prepare(self, spec: SessionSpec, profile: ResourceProfile) -> None:
+    def prepare(self, spec: WorkloadSpec, profile: ResourceProfile) -> None:
         """Make the homes that the sandbox shows. Safe to repeat."""
         prepare_session_home(str(self.session_home))
         if sees_real_home(spec.workspace, str(self.home)):
             shell = pwd.getpwuid(os.getuid()).pw_shell
             prepare_real_home(str(self.home), shell, self._spec(spec, profile).masked)
 
-    def _spec(self, spec: SessionSpec, profile: ResourceProfile) -> SandboxSpec:
+    def _spec(self, spec: WorkloadSpec, profile: ResourceProfile) -> SandboxSpec:
         ours = [str(self.state_dir), str(self.exchange_dir)]
         if profile.workspace is not WorkspacePolicy.PRIVATE:  # it lies there itself, and sees nothing else of it
             ours.append(str(self.workspaces))

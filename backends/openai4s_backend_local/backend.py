@@ -63,6 +63,9 @@ class LocalBackend:
                 f"profile {profile.name!r}: nodes = {profile.nodes}, but backend 'local' is one machine. Set nodes = 1."
             )
 
+    def check_task(self, profile: ResourceProfile) -> None:
+        """A step is one more process below the worker: every profile can hold it."""
+
     async def submit(self, request: AllocationRequest) -> SubmitResult:
         if not sys.platform.startswith("linux"):
             return Rejected(Reason.BACKEND_UNAVAILABLE, "Backend 'local' needs Linux. Choose another backend.")

@@ -15,20 +15,32 @@ from traitlets.config import Config
 from ..app import load_site_config
 from ..orchestration.errors import ConfigError, ProvisionerError
 from ..orchestration.models import KernelTransport, ResourceProfile
-from . import kernelspecs
+from . import cli_batch, cli_run, kernelspecs
 from .lease_cli import add_keep
 from .settings import OpenAI4S
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script ``jupyter-openai4s``."""
-    arguments = _parser().parse_args(argv)
+    words, command = _split(sys.argv[1:] if argv is None else argv)
+    arguments = _parser().parse_args(words)
+    if command is not None and not hasattr(arguments, "command"):
+        _parser().error("this command runs nothing: leave out what follows --")
+    arguments.command = command
     try:
         status: int = arguments.run(arguments)
     except (ProvisionerError, OSError) as error:
         print(f"jupyter openai4s: {error}", file=sys.stderr)
         return 1
     return status
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """Ours, and the command behind the first ``--``; None when there is no ``--``."""
+    if "--" not in argv:
+        return list(argv), None
+    here = list(argv).index("--")
+    return list(argv[:here]), list(argv[here + 1 :])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -59,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     remove.add_argument("name", nargs="+")
     remove.set_defaults(run=_remove)
     add_keep(commands)
+    cli_batch.add_commands(commands)
+    cli_run.add_commands(commands)
     return parser
 
 

@@ -14,20 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from ..sandbox.errors import SandboxError
+from .commands import check_command
 from .config import SiteConfig
 from .errors import ConfigError, Refused
-from .models import KernelLaunch, KernelTransport, ResourceProfile, SessionSpec, WorkspacePolicy
+from .models import BatchSpec, KernelLaunch, KernelTransport, ResourceProfile, WorkloadSpec, WorkspacePolicy
 from .ports import AllocationBackend, IsolationVerdict, SessionIsolationProvider
 from .reasons import Reason
 from .steady_clock import steady_time
-from .store import Store, StoreThread
+from .store import Store, StoreThread, batches
 from .ways_in import closed_to_network, needs_network
 
 _log = logging.getLogger(__name__)
 MAX_SOCKET_PATH_BYTES = 107  # sun_path, less its final NUL; zmq allows no more
 _ISOLATION_DEADLINE_S = 120.0
 
-SandboxFor = Callable[[SessionSpec, ResourceProfile], Mapping[str, Any]]
+SandboxFor = Callable[[WorkloadSpec, ResourceProfile], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class AdmissionRequest:
 
     owner: str
     profile: str  # "" = the site's default
-    spec: SessionSpec
+    spec: WorkloadSpec
     launch: KernelLaunch
     socket_path: str = ""
 
@@ -85,9 +86,12 @@ class Admission:
         backend = self._backend_of(profile)
         check_spec(request, profile)
         self._check_policy(request.spec, profile)
+        await verify_isolation(backend, profile, request.launch.transport)
+        if isinstance(request.spec, BatchSpec):  # it needs no server, hence no way in
+            await self._check_batches(request.owner)
+            return Admitted(profile, backend)
         if needs_network(profile, backend) and not self._listens:
             raise closed_to_network(profile)
-        await verify_isolation(backend, profile, request.launch.transport)
         await self._check_quota(request.owner)
         return Admitted(profile, backend)
 
@@ -117,7 +121,7 @@ class Admission:
             raise Refused(Reason.INVALID_SPEC, f"Profile {profile.name!r}{_at(where)}: {error}") from error
         return backend
 
-    def _check_policy(self, spec: SessionSpec, profile: ResourceProfile) -> None:
+    def _check_policy(self, spec: WorkloadSpec, profile: ResourceProfile) -> None:
         """The site's rules: what may be visible inside. Computed here only to see that it can be."""
         try:
             self._sandbox_for(spec, profile)
@@ -135,6 +139,11 @@ class Admission:
                 f"{Reason.QUOTA_EXCEEDED.sentence} ({held} of {self._config.limits.max_sessions}, limits.max_sessions)",
             )
 
+    async def _check_batches(self, owner: str) -> None:
+        """As for sessions, of which a BATCH takes no place."""
+        if self._store.exists and await self._store.run(batches.active, owner) >= self._config.limits.max_batches:
+            raise Refused(Reason.QUOTA_EXCEEDED, batches.too_many(self._config.limits.max_batches))
+
 
 def check_spec(request: AdmissionRequest, profile: ResourceProfile) -> None:
     """The request itself: folders, command, and the bound of the system on socket paths."""
@@ -148,6 +157,9 @@ def check_spec(request: AdmissionRequest, profile: ResourceProfile) -> None:
             raise _invalid(
                 f"The working folder {folder!r} lies outside the workspace {spec.workspace!r}. Choose one inside it"
             )
+    if isinstance(spec, BatchSpec):
+        check_command(launch.argv, launch.env, spec.cwd, profile)
+        return
     if not launch.argv or not all(launch.argv):
         raise _invalid(
             f"The kernelspec {spec.kernel_name!r} has no command to run. Add a non-empty argv to its kernel.json"

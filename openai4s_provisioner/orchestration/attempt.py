@@ -16,10 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from .admission import SandboxFor, verify_isolation
+from .batch_files import keep_output, read_exit
 from .bootstrap import CREDENTIAL_LIFE_S, Claims, CredentialIssuer, fresh_nonce
 from .errors import Refused
 from .launches import launch_json
-from .models import Allocation, KernelLaunch, ResourceProfile, SessionSpec, Workload, WorkspacePolicy
+from .models import (
+    Allocation,
+    CommandExit,
+    KernelLaunch,
+    Kind,
+    ResourceProfile,
+    Workload,
+    WorkloadSpec,
+    WorkspacePolicy,
+)
 from .ports import AllocationBackend, AllocationRequest
 from .private_folder import prepare_folder
 from .reasons import Reason
@@ -46,7 +56,7 @@ class AttemptPreparer:
         bundle_path: Callable[[], Path],
         ways_in: Callable[[], WaysIn],
         server_grace_s: float,
-        prepare_homes: Callable[[SessionSpec, ResourceProfile], None] = lambda spec, profile: None,
+        prepare_homes: Callable[[WorkloadSpec, ResourceProfile], None] = lambda spec, profile: None,
         sweep_scratch: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = steady_time,
     ) -> None:
@@ -70,10 +80,12 @@ class AttemptPreparer:
     ) -> AllocationRequest:
         """Verify isolation, then write the attempt's files. Repeating it writes them anew. Raises Refused, OSError."""
         launch = self._launches.get(workload.workload_id)
+        if launch is None and workload.kind is Kind.BATCH:
+            raise Refused(Reason.SERVER_GONE, "")
         if launch is None:
             raise Refused(Reason.SERVER_GONE, Reason.SERVER_GONE.sentence)
         await verify_isolation(backend, profile, launch.transport)
-        route = self._route(profile, backend)
+        route = {} if workload.kind is Kind.BATCH else self._route(profile, backend)
         return await asyncio.to_thread(self._write, workload, allocation, profile, launch, route)
 
     async def clear(self, workload: Workload, allocation: Allocation) -> None:
@@ -89,6 +101,10 @@ class AttemptPreparer:
         ways_in = self._ways_in()
         addresses = ways_in.for_workers(profile, backend)
         return {"addresses": list(addresses), "certificate_sha256": ways_in.certificate_sha256}
+
+    async def command_exit(self, allocation_id: str) -> CommandExit | None:
+        """How a BATCH's command ended; None while its worker has not written that down."""
+        return await asyncio.to_thread(read_exit, self.attempt_dir(allocation_id))
 
     def _write(
         self,
@@ -110,13 +126,15 @@ class AttemptPreparer:
         sandbox = dict(self._sandbox_for(workload.spec, profile))
         for rank in range(allocation.nodes):
             content = self._rank_file(workload, allocation, rank, launch, sandbox, profile.spool_mb) | route
+            if workload.kind is Kind.BATCH:
+                content = self._batch_file(content)
             _write_private(folder / f"rank-{rank}.json", json.dumps(content))
         return AllocationRequest(
             token=allocation.token,
             allocation_id=allocation.allocation_id,
             workload_id=workload.workload_id,
             profile=profile,
-            program=(str(bundle), "worker", str(folder)),
+            program=(str(bundle), "batch" if workload.kind is Kind.BATCH else "worker", str(folder)),
             attempt_dir=folder,
         )
 
@@ -163,11 +181,19 @@ class AttemptPreparer:
             "spool_mb": spool_mb,
         }
 
+    def _batch_file(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Of a rank's file what needs no server; the nonce itself instead, since nobody is there to judge an answer."""
+        kept = ("version", "workload_id", "allocation_id", "epoch", "rank", "sandbox", "launch")
+        nonce = self._issuer.workspace_nonce(content["allocation_id"])
+        return {**{name: content[name] for name in kept}, "workspace": {**content["workspace"], "nonce": nonce}}
+
     def _clear(self, workload: Workload, allocation: Allocation) -> None:
         remove_proofs(Path(workload.spec.workspace), allocation.allocation_id, allocation.nodes)
         folder = self.attempt_dir(allocation.allocation_id)
         if not folder.exists():
             return
+        if workload.kind is Kind.BATCH:
+            keep_output(folder, self._logs.parent, workload.workload_id)
         if workload.phase.has_failed:
             self._keep_logs(folder, allocation)
         shutil.rmtree(folder)

@@ -35,6 +35,7 @@ class Limits:
     """Per person, not across people: that is for the place where sessions run."""
 
     max_sessions: int = 16
+    max_batches: int = 64  # commands that wait or run without a session
     server_grace_s: int = 60  # how long a worker re-dials a server that went away before it ends
 
 
@@ -155,6 +156,7 @@ def _read(path: Path) -> str:
 def _limits(table: Table) -> Limits:
     limits = Limits(
         max_sessions=table.whole("max_sessions", Limits.max_sessions, 1, 10_000),
+        max_batches=table.whole("max_batches", Limits.max_batches, 1, 100_000),
         server_grace_s=table.whole("server_grace_s", Limits.server_grace_s, 1, 7 * 24 * 3600),
     )
     table.refuse_unknown()

@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .errors import StateError
+from .models import Kind
 from .private_folder import prepare_folder
 from .steady_clock import steady_time
-from .store import DaemonRow, StoreThread, drivers
+from .store import DaemonRow, StoreThread, drivers, tasks
 
 BEAT_EVERY_S = 10.0
 SILENCE_S = 60.0
@@ -75,15 +76,15 @@ class Daemon:
         if self.is_registered:
             await self._store.run(drivers.beat, self.daemon_id, self._clock())
 
-    async def adopt(self) -> list[str]:
-        """Take over what dead processes left. The ids of the workloads that are ours now."""
+    async def adopt(self, kind: Kind | None = None) -> list[str]:
+        """Take over what dead processes left, or only that of one kind. The ids of the workloads that are ours now."""
         adopted: list[str] = []
         for row in await self._store.run(drivers.other_drivers, self.daemon_id):
             with _probed(self._folder / row.daemon_id) as free:
                 if not is_dead(row, free, self._boot_id, self._clock()):
                     continue
                 await self.register()
-                adopted += await self._store.run(drivers.adopt, row, self.daemon_id, self._clock())
+                adopted += await self._store.run(drivers.adopt, row, self.daemon_id, self._clock(), kind)
                 (self._folder / row.daemon_id).unlink(missing_ok=True)
         return adopted
 
@@ -116,6 +117,20 @@ class Daemon:
                 "Make it a folder that you can write, or name another one."
             ) from error
         return descriptor
+
+
+async def is_driven(store: StoreThread, workload_id: str, now: float) -> bool:
+    """Whether a living process drives this workload."""
+    row = await store.run(tasks.driver, workload_id)
+    if row is None:
+        return False
+    path = store.state_dir / "daemons" / row.daemon_id
+    return not await asyncio.to_thread(_seems_dead, path, row, now)
+
+
+def _seems_dead(path: Path, row: DaemonRow, now: float) -> bool:
+    with _probed(path) as free:
+        return is_dead(row, free, _read_boot_id(), now)
 
 
 @contextlib.contextmanager

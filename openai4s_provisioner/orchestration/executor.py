@@ -19,7 +19,7 @@ from .config import Policy, SiteConfig
 from .daemons import Daemon
 from .errors import CouldNotAsk, IllegalTransition, Refused
 from .launches import LaunchBook
-from .models import Allocation, Desired, ExternalHandle, Phase, Workload
+from .models import Allocation, CommandExit, Desired, ExternalHandle, Phase, Workload
 from .outbox import Outbox
 from .phases import PhaseEvent
 from .plan import (
@@ -32,6 +32,7 @@ from .plan import (
     MarkTerminal,
     NoteGone,
     NoteWaiting,
+    RecordExit,
     Recover,
     RequestStop,
     Retire,
@@ -52,7 +53,7 @@ from .ports import (
 )
 from .reasons import Reason
 from .steady_clock import steady_time
-from .store import Ending, NewEpoch, Situation, Store, StoreThread, epochs
+from .store import Ending, NewEpoch, Situation, Store, StoreThread, batches, epochs, tasks
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -122,6 +123,7 @@ class Executor:
             NoteGone: self._note_gone,
             NoteWaiting: self._note_waiting,
             MarkTerminal: self._mark_terminal,
+            RecordExit: self._record_exit,
         }
 
     async def perform(self, situation: Situation, action: Action) -> None:
@@ -275,6 +277,8 @@ class Executor:
 
     async def _send_end(self, now: Situation, action: SendEnd) -> None:
         allocation_id = now.allocation.allocation_id
+        if action.first:
+            await self._cancel_tasks(allocation_id)
         message = {"type": "end", "reason": str(now.workload.reason or "")}
         for worker in now.workers:
             key = (allocation_id, worker.rank)
@@ -283,6 +287,11 @@ class Executor:
                 self._told.add(key)
         if action.first:
             await self._store.run(Store.drain_begun, allocation_id, self._clock())
+
+    async def _cancel_tasks(self, allocation_id: str) -> None:
+        """Running steps are stopped before what they may still use goes away."""
+        if await self._store.run(tasks.cancel_all, allocation_id, _ACTOR, self._clock()) > 0:
+            self._outbox.send_if_known(allocation_id, 0, {"type": "task_cancel_all"})
 
     async def _cancel(self, now: Situation, _: Cancel) -> None:
         await self._ask_to_end(now.allocation)
@@ -297,7 +306,12 @@ class Executor:
         if action.phase is Phase.LOST:  # found nowhere is not proven dead: never just forgotten
             await self._ask_to_end(now.allocation)
         detail = action.detail
-        if action.phase.has_failed and not now.workers and now.allocation.handle is not None:
+        if (
+            action.phase.has_failed
+            and not action.is_explained
+            and not now.workers
+            and now.allocation.handle is not None
+        ):
             detail = f"{detail} {await self._last_words(now.allocation)}".strip()
         ending = Ending(action.phase, action.reason, detail, action.backend_reason, action.backend_detail)
         await self._store.run(Store.end, now.allocation.allocation_id, ending, self._clock())
@@ -327,6 +341,13 @@ class Executor:
         except Exception:
             self._launches[workload_id] = launch
             raise
+
+    async def command_exit(self, allocation: Allocation) -> CommandExit | None:
+        """What the worker of a BATCH wrote down when its command ended."""
+        return await self._preparer.command_exit(allocation.allocation_id)
+
+    async def _record_exit(self, now: Situation, action: RecordExit) -> None:
+        await self._store.run(batches.record_exit, now.allocation.allocation_id, action.ended)
 
     async def _last_words(self, allocation: Allocation) -> str:
         """What the allocation itself logged, for an end that no worker explained. Never an obstacle."""

@@ -165,6 +165,49 @@ class SessionSpec:
 
 
 @dataclass(frozen=True)
+class BatchSpec:
+    """The durable part of a BATCH's request. `argv` is a person's own words: stored, and shown to no scheduler.
+
+    Its environment may hold secrets, so it is no part of this.
+    """
+
+    workspace: str
+    cwd: str
+    argv: tuple[str, ...]
+    notebook_path: str = ""  # the notebook that the command runs, if it does
+    installation: tuple[str, ...] = ()  # folders the command is installed in
+    resources: tuple[str, ...] = ()  # single files and folders that it needs besides
+
+    def __post_init__(self) -> None:
+        for name in ("argv", "installation", "resources"):  # lists, when read back from JSON
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+
+WorkloadSpec = SessionSpec | BatchSpec
+
+
+@dataclass(frozen=True)
+class CommandExit:
+    """How a BATCH's command ended, as the worker beside it wrote it down."""
+
+    exit_code: int | None
+    signal: int | None
+    ended_at: float
+    asked: str = ""  # why the worker was asked to end it; "" = it ended by itself
+    reason: Reason | None = None  # why it was not run at all
+    detail: str = ""
+    started_at: float | None = None
+
+    @property
+    def sentence(self) -> str:
+        if self.reason is not None:
+            return self.detail
+        if self.signal is not None:
+            return f"The command ended by signal {self.signal}."
+        return f"The command ended with exit code {self.exit_code}."
+
+
+@dataclass(frozen=True)
 class Workload:
     """One thing a person wants to run. Phase repeats that of its newest allocation."""
 
@@ -175,7 +218,7 @@ class Workload:
     desired: Desired
     phase: Phase
     epoch: int
-    spec: SessionSpec
+    spec: WorkloadSpec
     created_at: float  # seconds since the Unix epoch, as every *_at here
     reason: Reason | None = None  # ours when we asked for the stop, else the observed one
     reason_detail: str = ""
@@ -214,6 +257,26 @@ class Allocation:
     waiting: str = ""  # why it waits, in our words
     drain_since: float | None = None  # the workers were told to end
     cancel_asked_at: float | None = None  # the backend last accepted a cancel
+
+
+@dataclass(frozen=True)
+class Task:
+    """A step in the allocation that a session holds. It ends with it at the latest."""
+
+    task_id: str
+    workload_id: str
+    allocation_id: str
+    actor: str
+    argv: tuple[str, ...]
+    cwd: str
+    created_at: float
+    cancel_asked_at: float | None = None
+    sent_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    detail: str = ""
 
 
 class LinkState(enum.StrEnum):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .config import Policy
-from .models import Allocation, Binding, Desired, Phase, WorkerRow, Workload
+from .models import Allocation, Binding, CommandExit, Desired, Phase, WorkerRow, Workload
 from .ports import Observation, Observed
 from .reasons import Reason
 from .recovery import may_recover, pause_s
@@ -98,6 +98,14 @@ class MarkTerminal:
     detail: str = ""
     backend_reason: Reason | None = None
     backend_detail: str = ""
+    is_explained: bool = False  # its cause is known: no log needs to be quoted
+
+
+@dataclass(frozen=True)
+class RecordExit:
+    """How the command of a BATCH ended."""
+
+    ended: CommandExit
 
 
 Action = (
@@ -114,6 +122,7 @@ Action = (
     | NoteGone
     | NoteWaiting
     | MarkTerminal
+    | RecordExit
 )
 
 # A stop for one of these reasons is a failure of the session; any other stop is somebody's wish.

@@ -163,6 +163,17 @@ class DuplicateFinder(Protocol):
         """Every allocation under this token that is not over. Raises CouldNotAsk when unsure."""
 
 
+@runtime_checkable
+class TaskRunner(Protocol):
+    """Optional: a backend whose allocations can hold further steps beside the kernel.
+
+    The worker on the first rank starts them. Without it a task is refused, never submitted.
+    """
+
+    def check_task(self, profile: ResourceProfile) -> None:
+        """Refuse, with Refused, a profile whose allocations cannot hold a step. Pure."""
+
+
 class WorkerChannel(Protocol):
     """The way to the workers of an allocation; the gateway implements it. Callable from any thread, never blocks."""
 

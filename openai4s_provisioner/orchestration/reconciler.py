@@ -11,12 +11,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from .batch_plan import asks_for_record, plan_batch
 from .changes import ChangeBoard
 from .config import Policy, SiteConfig
 from .daemons import BEAT_EVERY_S, Daemon
 from .errors import CouldNotAsk, IllegalTransition
 from .executor import Executor, bounded
-from .models import ExternalHandle, Phase
+from .models import ExternalHandle, Kind, Phase
 from .pace import Pace, Pulse
 from .plan import Action, Recover, Retire, plan
 from .ports import Observation
@@ -56,7 +57,9 @@ class Reconciler:
         policy: Policy,
         can_recover: Callable[[Situation], Awaitable[bool]] = _never,
         clock: Callable[[], float] = steady_time,
+        adopts: Kind | None = None,
     ) -> None:
+        """`adopts`: of what dead processes left, only this kind; None is everything."""
         self._store = store
         self._daemon = daemon
         self._config = config
@@ -66,6 +69,7 @@ class Reconciler:
         self._can_recover = can_recover
         self._clock = clock
         self._pace = Pace(policy)
+        self._adopts = adopts
         self._poked: set[str] = set()
         self._wake = asyncio.Event()
         self._busy: dict[str, bool] = {}  # workloads in a step -> poked meanwhile
@@ -135,11 +139,15 @@ class Reconciler:
         await self._clear_debris()
         self._pace.turned(self._clock_s() - began)
 
-    async def adopt(self) -> None:
-        """Take over what dead processes left, and end it: its kernels' secrets died with them."""
+    async def adopt(self, kind: Kind | None = None) -> None:
+        """Take over what dead processes left. Sessions are ended: their kernels' secrets died with them."""
         if not self._store.exists:
             return
-        for workload_id in await self._daemon.adopt():
+        for workload_id in await self._daemon.adopt(kind):
+            workload = await self._store.run(Store.workload, workload_id)
+            if workload is not None and workload.kind is Kind.BATCH:
+                self.poke(workload_id)  # it needs nobody, and goes on
+                continue
             args = (workload_id, Reason.SERVER_GONE, "", f"daemon {self._daemon.daemon_id}", self._clock())
             await self._store.run(Store.request_stop, *args)
             self.poke(workload_id)
@@ -169,7 +177,7 @@ class Reconciler:
                 await self._daemon.beat()
                 if self._clock_s() >= next_adoption:
                     next_adoption = self._clock_s() + _ADOPT_EVERY_S
-                    await self.adopt()
+                    await self.adopt(self._adopts)
             except Exception:
                 _log.exception("the state could not be kept up to date")
             await asyncio.sleep(BEAT_EVERY_S)
@@ -250,7 +258,11 @@ class Reconciler:
         if now is None or await self._store.run(Store.driver_of, workload_id) != self._daemon.daemon_id:
             return
         self._pace.saw(now)
-        actions = await self._plan(now, observation)
+        if now.workload.kind is Kind.BATCH:
+            ended = await self._executor.command_exit(now.allocation) if asks_for_record(observation) else None
+            actions = plan_batch(now.workload, now.allocation, observation, ended, self._clock(), self._policy)
+        else:
+            actions = await self._plan(now, observation)
         self._pace.count(steps=1)
         for action in actions:
             await self._executor.perform(now, action)

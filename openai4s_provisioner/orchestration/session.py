@@ -19,7 +19,7 @@ from .config import SiteConfig
 from .daemons import Daemon
 from .errors import Refused, SessionEnded
 from .launches import LaunchBook, launch_json
-from .models import Desired, KernelExit, KernelLaunch, OutputLoss, Readiness, Workload
+from .models import Desired, KernelExit, KernelLaunch, OutputLoss, Readiness, SessionSpec, Workload
 from .outbox import Outbox
 from .reasons import Reason
 from .steady_clock import steady_time
@@ -85,6 +85,7 @@ class SessionService:
         admitted = await self.admit(request)
         await self._daemon.register()
         asked, profile = request.admission, admitted.profile
+        assert isinstance(asked.spec, SessionSpec)
         new = NewSession(
             workload_id=uuid.uuid4().hex,
             allocation_id=uuid.uuid4().hex,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from .errors import MaskUncovered
 from .host import Host, is_within, rebase
-from .seam import PROGRAM_INSIDE, SHARED_INSIDE
+from .seam import COMMANDS_INSIDE, PROGRAM_INSIDE, SHARED_INSIDE
 from .spec import SandboxSpec
 
 SYSTEM_FOLDERS = (
@@ -121,6 +121,8 @@ def _session(spec: SandboxSpec, host: Host) -> list[Mount]:
         found.append(Mount(Kind.READ_WRITE, SHARED_INSIDE, host.real(spec.shared), ours=True))
     if spec.program:
         found.append(Mount(Kind.READ_ONLY, PROGRAM_INSIDE, host.real(spec.program), ours=True))
+    if spec.commands:
+        found.append(Mount(Kind.READ_ONLY, COMMANDS_INSIDE, host.real(spec.commands), ours=True))
     return found
 
 

@@ -13,6 +13,7 @@ from .spec import SandboxSpec
 
 SHARED_INSIDE = "/run/openai4s"
 PROGRAM_INSIDE = "/run/openai4s-program"
+COMMANDS_INSIDE = "/run/openai4s-bin"  # at the end of PATH inside
 
 
 class Sandbox(Protocol):

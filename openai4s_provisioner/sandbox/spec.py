@@ -33,6 +33,7 @@ class SandboxSpec:
     shared: str = ""  # host folder shown at /run/openai4s
     private_tmp: str = ""  # host folder shown at /tmp; "" = an empty one in memory
     program: str = ""  # host file (or folder) shown read-only at PROGRAM_INSIDE
+    commands: str = ""  # host folder shown read-only at COMMANDS_INSIDE
     env_marker: str = ""  # NAME=value in the environment of everything inside; never a secret
 
     def __post_init__(self) -> None:
@@ -43,7 +44,8 @@ class SandboxSpec:
             raise ValueError(f"unknown kind of network for a sandbox: {self.network!r}")
 
     def _paths(self) -> list[str]:
-        single = [self.workspace, self.home, self.home_source, self.shared, self.private_tmp, self.program]
+        single = [self.workspace, self.home, self.home_source, self.shared, self.private_tmp]
+        single += [self.program, self.commands]
         several = self.read_only + self.read_write + self.resources + self.masked + self.protected + self.devices
         return [*single, *several, *(path for pair in self.overlays for path in pair)]
 

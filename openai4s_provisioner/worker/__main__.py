@@ -1,14 +1,15 @@
-"""The zipapp's entry: one file, four programs, told apart by the first argument.
+"""The zipapp's entry: one file, several programs, told apart by the first argument.
 
-``worker`` stays outside the sandbox, ``inner`` runs inside it, ``attack`` and ``decoy`` are the probe's two sides.
-Each is imported only when asked for, so that a worker starts with as few file reads as a shared file system allows.
+``worker`` and ``batch`` stay outside the sandbox, ``inner`` and ``client`` run inside it, ``attack`` and ``decoy`` are
+the probe's two sides. Each is imported only when asked for, so that a worker starts with as few file reads as a shared
+file system allows.
 """
 
 from __future__ import annotations
 
 import sys
 
-_USAGE = "usage: worker.pyz worker ATTEMPT_DIR --rank N | inner ... | attack ... | decoy ...\n"
+_USAGE = "usage: worker.pyz worker|batch ATTEMPT_DIR --rank N | inner ... | client ... | attack ... | decoy ...\n"
 
 
 def main(argv: list[str]) -> int:
@@ -17,6 +18,14 @@ def main(argv: list[str]) -> int:
         from . import worker
 
         return worker.main(argv[1:])
+    if program == "batch":
+        from . import batch
+
+        return batch.main(argv[1:])
+    if program == "client":
+        from . import client
+
+        return client.main(argv[1:])
     if program == "inner":
         from . import inner
 

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Callable, TypeVar
 
 _LARGEST_BYTES = 16 * 1024 * 1024
 _VERSION = 1
@@ -43,14 +43,39 @@ class Attempt:
     address_record: str = ""  # the file that says where the server is, should it have moved
 
 
+@dataclass(frozen=True)
+class BatchAttempt:
+    """A BATCH has no server to dial, hence no credential; `workspace` brings the nonce that its folder must hold."""
+
+    workload_id: str
+    allocation_id: str
+    rank: int
+    workspace: dict[str, Any]
+    sandbox: dict[str, Any]
+    launch: dict[str, Any] = field(repr=False)
+
+
+_Attempt = TypeVar("_Attempt", Attempt, BatchAttempt)
+
+
 def take_attempt(folder: str, rank: int) -> Attempt:
     """Read ``rank-N.json`` and delete it. Raises AttemptUnusable; the file is gone then, too, if it could be read."""
+    record = os.path.join(folder, ADDRESS_RECORD)
+    return _take(folder, rank, lambda value: _understand(value, record))
+
+
+def take_batch(folder: str, rank: int) -> BatchAttempt:
+    """The same for the worker of a BATCH."""
+    return _take(folder, rank, _understand_batch)
+
+
+def _take(folder: str, rank: int, understand: Callable[[dict[str, Any]], _Attempt]) -> _Attempt:
     path = os.path.join(folder, f"rank-{rank}.json")
     content = _read_private(path)
     with contextlib.suppress(OSError):
         os.unlink(path)
     try:
-        attempt = _understand(json.loads(content), os.path.join(folder, ADDRESS_RECORD))
+        attempt = understand(json.loads(content))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AttemptUnusable(f"{path} cannot be understood ({type(error).__name__})") from None
     if attempt.rank != rank:
@@ -113,6 +138,22 @@ def _digest(value: Any) -> str | None:
     if value is not None and (not isinstance(value, str) or not _SHA256.fullmatch(value)):
         raise ValueError("not a digest")
     return value
+
+
+def _understand_batch(value: dict[str, Any]) -> BatchAttempt:
+    if value["version"] != _VERSION:
+        raise ValueError("unknown version")
+    attempt = BatchAttempt(
+        workload_id=_text(value["workload_id"]),
+        allocation_id=_text(value["allocation_id"]),
+        rank=int(value["rank"]),
+        workspace={name: _text(value["workspace"][name]) for name in ("path", "nonce_name", "nonce")},
+        sandbox=dict(value["sandbox"]),
+        launch=dict(value["launch"]),
+    )
+    if not attempt.launch["argv"]:
+        raise ValueError("no command")
+    return attempt
 
 
 def _text(value: Any) -> str:

@@ -34,7 +34,7 @@ from ..sandbox.spec import NETWORK_PRIVATE, SandboxSpec
 from ..transport.loop import Loop, Timer
 from .inner import CHANNELS, is_tcp_only
 from .listener import listener_pid
-from .output import KernelOutput
+from .output import KernelOutput, Output
 from .pipe_writer import PipeWriter
 from .process_tree import Process, children_of, descends_from, find_by_namespace_pid, read_process, signal_tree
 from .workspace_proof import check_folder
@@ -62,6 +62,7 @@ class ConfinedKernel:
         scratch: str,
         program: str,
         on_event: Callable[[dict[str, Any]], None],
+        output: Output | None = None,
         python: str = sys.executable,
     ) -> None:
         """`launch` None: only isolation and workspace are proven. `workspace` with an empty ``nonce_name``: it is not
@@ -84,7 +85,7 @@ class ConfinedKernel:
         self._reports: socket.socket | None = None
         self._unread = b""
         self._output_fd = -1
-        self._output: KernelOutput | None = None
+        self._output = output
         self._exit: dict[str, Any] | None = None
         self._init: Process | None = None  # the first process of the sandbox's pid namespace
         self._mapped_pid: int | None = None
@@ -124,6 +125,11 @@ class ConfinedKernel:
         else:
             self._kill()
 
+    def hold_output(self, hold: bool) -> None:
+        """Stop, or go on, taking what it prints: meanwhile it waits, as for any slow reader."""
+        if self._output_fd >= 0:
+            self._loop.watch(self._output_fd, readable=None if hold else self._read_output)
+
     def socket_path(self, channel: str) -> str:
         """Where on this machine the kernel listens for `channel`, once it does."""
         return os.path.join(self._folder, f"k-{CHANNELS.index(channel) + 1}")
@@ -156,7 +162,8 @@ class ConfinedKernel:
     def _make_folders(self) -> None:
         os.mkdir(self._folder, 0o700)
         os.makedirs(self._spec.private_tmp, mode=0o700, exist_ok=True)
-        self._output = KernelOutput(os.path.join(self._scratch, f"kernel-{os.path.basename(self._folder)}.log"))
+        if self._output is None:
+            self._output = KernelOutput(os.path.join(self._scratch, f"kernel-{os.path.basename(self._folder)}.log"))
         longest = self.socket_path("hb")
         if len(os.fsencode(longest)) > SOCKET_PATH_BYTES:
             why = f"a socket's path is limited to {SOCKET_PATH_BYTES} bytes, so set TMPDIR to a shorter folder"

@@ -20,7 +20,7 @@ from typing import Any, Callable
 
 from ..sandbox.attacks import Target, run_attacks
 from ..sandbox.environment import settled
-from ..sandbox.seam import SHARED_INSIDE
+from ..sandbox.seam import COMMANDS_INSIDE, SHARED_INSIDE
 from ..transport.loop import Loop
 from .listener import port_listener_pid
 from .loopback import FIRST_PORT, LOOPBACK, LoopbackRelay
@@ -143,20 +143,24 @@ class Inner:
     # The kernel.
 
     def _start_kernel(self, launch: Mapping[str, Any]) -> bool:
-        _write_connection_file(launch)
-        if is_tcp_only(launch):
-            ports = {f"{SOCKETS_INSIDE}-{number + 1}": FIRST_PORT + number for number in range(len(CHANNELS))}
-            self._relay = LoopbackRelay(self._loop, ports, self._reached)
+        if launch["key"]:  # else it is a command: it has no channels
+            _write_connection_file(launch)
+            if is_tcp_only(launch):
+                ports = {f"{SOCKETS_INSIDE}-{number + 1}": FIRST_PORT + number for number in range(len(CHANNELS))}
+                self._relay = LoopbackRelay(self._loop, ports, self._reached)
         argv = [part.replace("{connection_file}", CONNECTION_FILE) for part in launch["argv"]]
         folder = launch["cwd"] if os.path.isdir(launch["cwd"]) else self._request["workspace"]["path"]
         marker, _, value = self._request["env_marker"].partition("=")
         environment = {**settled(launch["env"], self._request["home"]), **({marker: value} if marker else {})}
+        if os.path.isdir(COMMANDS_INSIDE):
+            environment["PATH"] = f"{environment.get('PATH', os.defpath)}:{COMMANDS_INSIDE}"
         try:
             self._kernel = subprocess.Popen(
                 argv, cwd=folder, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
             )
         except (OSError, ValueError) as error:
-            sys.stderr.write(f"the kernel's program {argv[0]} cannot be started: {error}\n")
+            what = "the kernel's program" if launch["key"] else "the command"
+            sys.stderr.write(f"{what} {argv[0]} cannot be started: {error}\n")
             sys.stderr.flush()
             self._report_end(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE)
             return False

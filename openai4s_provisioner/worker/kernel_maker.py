@@ -13,6 +13,7 @@ from ..sandbox.spec import SandboxSpec
 from ..transport.loop import Loop
 from .confined import ConfinedKernel
 from .inner import is_tcp_only
+from .output import Output
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +47,12 @@ class KernelMaker:
         self._scratch = scratch
         self._program = program
 
-    def __call__(self, launch: Mapping[str, Any] | None, on_event: Callable[[dict[str, Any]], None]) -> ConfinedKernel:
+    def __call__(
+        self,
+        launch: Mapping[str, Any] | None,
+        on_event: Callable[[dict[str, Any]], None],
+        output: Output | None = None,
+    ) -> ConfinedKernel:
         def heard(event: dict[str, Any]) -> None:
             if event["type"] == "workspace" and event["ok"]:
                 self._workspace["nonce_name"] = ""
@@ -64,4 +70,5 @@ class KernelMaker:
             scratch=self._scratch,
             program=self._program,
             on_event=heard,
+            output=output,
         )

@@ -116,6 +116,11 @@ class Kernels:
         for relay in list(self._relays):
             relay.give_up()
 
+    def folder_of(self, launch_id: str) -> str | None:
+        """The private folder of a kernel that lives."""
+        kernel = self._live.get(launch_id)
+        return None if kernel is None else os.path.dirname(kernel.socket_path("control"))
+
     def relay(self, stream: Stream) -> None:
         launch_id, _, channel = stream.channel.partition("/")
         kernel = self._live.get(launch_id)

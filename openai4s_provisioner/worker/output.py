@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import os
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 _LOG_BYTES = 1024 * 1024
 _TAIL_BYTES = 16 * 1024
 _TAIL_LINES = 20
+
+
+class Output(Protocol):
+    """Where the bytes go that a confined process prints."""
+
+    def feed(self, data: bytes) -> None: ...
+
+    def tail(self) -> str: ...
+
+    def close(self) -> None: ...
 
 
 class KernelOutput:

@@ -10,10 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import signal
-import socket
 import sys
-from typing import Callable
+from dataclasses import replace
 
 from ..sandbox.spec import SandboxSpec
 from ..transport.link import Link, LinkSocket
@@ -25,7 +23,9 @@ from ..wire.errors import ProtocolError
 from ..wire.handshake import Welcomed
 from ..wire.handshake_lines import RESUME_KEY_BYTES
 from .attempt import Attempt, AttemptUnusable, take_attempt
+from .commands import make_commands
 from .dial import Dialer, Identity
+from .door import Door
 from .exit_codes import ExitCode
 from .hardening import harden
 from .kernel_maker import KernelMaker
@@ -33,6 +33,9 @@ from .kernels import Event, Kernels, MakeKernel
 from .notice import LossNotice
 from .route import Itinerary
 from .scratch import make_scratch
+from .signals import Signals
+from .tasks import MakeCommand, Tasks, no_tasks
+from .worklog import log_to
 
 _log = logging.getLogger(__name__)
 _USAGE = "usage: worker ATTEMPT_DIR --rank N\n"
@@ -44,12 +47,17 @@ _SPOOL_MEMORY_BYTES = 32 * 1024 * 1024
 class Worker:
     """Everything happens in the loop's thread. `run` returns the exit code."""
 
-    def __init__(self, loop: Loop, attempt: Attempt, make_kernel: MakeKernel, scratch: str) -> None:
+    def __init__(
+        self, loop: Loop, attempt: Attempt, make_kernel: MakeKernel, scratch: str, make_task: MakeCommand = no_tasks
+    ) -> None:
         self._loop = loop
         self._attempt = attempt
         self._room = SpoolRoom(_SPOOL_MEMORY_BYTES, attempt.spool_mb * 1024 * 1024, scratch)
         self._link = Link(loop, self, opens_streams=False)
         self._kernels = Kernels(loop, make_kernel, self._report, self._make_spool, self._check_ended)
+        self._environment: dict[str, str] = {}
+        self._door = Door(loop, self._report)
+        self._tasks = Tasks(make_task, lambda: self._environment, self._report, self._check_ended, self._door)
         identity = Identity(
             attempt.allocation_id, attempt.rank, attempt.credential, secrets.token_bytes(RESUME_KEY_BYTES)
         )
@@ -63,7 +71,7 @@ class Worker:
 
     def run(self) -> int:
         """The first kernel starts in parallel with the dialling; what it reports waits in the link."""
-        self._kernels.launch(self._attempt.launch)
+        self._launch(self._attempt.launch)
         self._server_away()
         self._loop.run()
         return int(self._exit_code)
@@ -74,6 +82,7 @@ class Worker:
             return
         _log.info("ending: %s", reason)
         self._ending = reason
+        self._tasks.stop_all()
         self._kernels.stop_all(_END_GRACE_S)
         self._loop.call_later(_END_LIMIT_S, self._leave)
         self._check_ended()
@@ -84,15 +93,25 @@ class Worker:
         kind = message.get("type")
         launch_id = str(message.get("launch_id", ""))
         if kind == "launch" and self._ending is None:
-            self._kernels.launch(message["launch"])
+            self._launch(message["launch"])
         elif kind == "signal":
             self._kernels.signal(launch_id, int(message["signum"]))
         elif kind == "stop_kernel":
             self._kernels.stop(launch_id, float(message["grace_s"]))
+        elif str(kind).startswith("task"):
+            self._tasks.hear(message)
         elif kind == "end":
             self.end(str(message.get("reason", "")))
         else:
             _log.warning("a message of an unknown kind was ignored")
+
+    def _launch(self, launch: Event | None) -> None:
+        if launch is not None:
+            self._environment = dict(launch["env"])  # a task runs as the newest kernel does
+        self._kernels.launch(launch)
+        folder = None if launch is None else self._kernels.folder_of(str(launch["launch_id"]))
+        if folder is not None:
+            self._door.open(folder)
 
     def stream_opened(self, stream: Stream) -> None:
         self._kernels.relay(stream)
@@ -150,7 +169,7 @@ class Worker:
     # ---- the end
 
     def _check_ended(self) -> None:
-        if self._ending is None or self._is_farewell_said or self._kernels.are_running:
+        if self._ending is None or self._is_farewell_said or self._kernels.are_running or self._tasks.are_running:
             return
         if self._link.is_over:
             self._leave()
@@ -161,6 +180,8 @@ class Worker:
 
     def _leave(self) -> None:
         self._dialer.cancel()
+        self._tasks.close()
+        self._door.close()
         self._kernels.close()
         self._link.close("ended")
         self._loop.stop()
@@ -185,7 +206,7 @@ def main(argv: list[str]) -> int:
     except AttemptUnusable as error:
         sys.stderr.write(f"{error}\n")
         return int(ExitCode.BAD_ATTEMPT)
-    _log_to(os.path.join(folder, f"worker-{rank}.log"))
+    log_to(os.path.join(folder, f"worker-{rank}.log"))
     if not harden(parent):
         _log.error("the process that started this worker has ended already")
         return int(ExitCode.ENDED)
@@ -200,47 +221,15 @@ def _serve(attempt: Attempt, scratch: str) -> int:
     loop = Loop()
     kernel_maker = KernelMaker(
         loop,
-        spec=SandboxSpec.from_json(attempt.sandbox),
+        spec=replace(SandboxSpec.from_json(attempt.sandbox), commands=make_commands(scratch)),
         workspace=attempt.workspace,
         rank=attempt.rank,
         scratch=scratch,
         program=os.path.abspath(sys.argv[0]),
     )
-    worker = Worker(loop, attempt, kernel_maker, scratch)
-    signals = _Signals(loop, worker.end)
+    worker = Worker(loop, attempt, kernel_maker, scratch, kernel_maker)
+    signals = Signals(loop, worker.end)
     try:
         return worker.run()
     finally:
         signals.close()
-
-
-class _Signals:
-    """Signals arrive as bytes on a descriptor: a handler could interrupt the loop while it holds its own lock."""
-
-    def __init__(self, loop: Loop, end: Callable[[str], None]) -> None:
-        self._end = end
-        self._reading, self._writing = socket.socketpair()
-        self._reading.setblocking(False)
-        self._writing.setblocking(False)
-        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(signum, lambda *_: None)
-        signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
-        loop.watch(self._reading.fileno(), readable=self._readable)
-
-    def close(self) -> None:
-        signal.set_wakeup_fd(-1)
-        self._reading.close()
-        self._writing.close()
-
-    def _readable(self) -> None:
-        for number in self._reading.recv(64):
-            if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                self._end(f"signal {signal.Signals(number).name}")
-
-
-def _log_to(path: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    handler = logging.StreamHandler(os.fdopen(descriptor, "w", encoding="utf-8"))
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.getLogger().addHandler(handler)
-    logging.getLogger().setLevel(logging.INFO)

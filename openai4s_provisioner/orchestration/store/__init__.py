@@ -1,7 +1,7 @@
 """The durable store: SQLite behind named statements, on a thread of its own."""
 
-from . import drivers, epochs, leases
-from .entries import Ending, NewEpoch, NewSession
+from . import batches, drivers, epochs, leases, tasks
+from .entries import Ending, NewBatch, NewEpoch, NewSession
 from .rows import DaemonRow, EventRow, LaunchRow, Situation
 from .store import Store
 from .thread import StoreThread
@@ -11,12 +11,15 @@ __all__ = [
     "Ending",
     "EventRow",
     "LaunchRow",
+    "NewBatch",
     "NewEpoch",
     "NewSession",
     "Situation",
     "Store",
     "StoreThread",
+    "batches",
     "drivers",
     "epochs",
     "leases",
+    "tasks",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..models import Kind
 from . import rows
 from .rows import DaemonRow
 from .store import Store
@@ -24,13 +25,15 @@ def other_drivers(store: Store, daemon_id: str) -> list[DaemonRow]:
     return [rows.daemon_from(row) for row in store.db.rows("other_drivers", daemon_id=daemon_id)]
 
 
-def adopt(store: Store, dead: DaemonRow, daemon_id: str, now: float) -> list[str]:
+def adopt(store: Store, dead: DaemonRow, daemon_id: str, now: float, kind: Kind | None = None) -> list[str]:
     """Take over what a dead process drove: compare-and-set on its owner and on the beat that was judged.
+
+    `kind`: only what is of that kind.
 
     A submission whose fate it left open gets its settle window anew: the call may still be on its way.
     """
     with store.db.transaction():
-        taken = store.db.rows("adopt", daemon_id=daemon_id, dead=dead.daemon_id, beat_at=dead.beat_at)
+        taken = store.db.rows("adopt", daemon_id=daemon_id, dead=dead.daemon_id, beat_at=dead.beat_at, kind=kind)
         store.db.write("adopt_debris", daemon_id=daemon_id, dead=dead.daemon_id)
         for (workload_id,) in taken:
             store.db.write("restamp_unknown", workload_id=workload_id, now=now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..models import LeasePolicy, Phase, SessionSpec
+from ..models import BatchSpec, LeasePolicy, Phase, SessionSpec
 from ..reasons import Reason
 
 
@@ -25,6 +25,20 @@ class NewSession:
     launch_id: str
     leases: LeasePolicy
     max_sessions: int
+
+
+@dataclass(frozen=True)
+class NewBatch:
+    """Everything that one transaction writes when a BATCH is submitted."""
+
+    workload_id: str
+    allocation_id: str
+    token: str
+    owner: str
+    profile: str
+    backend: str
+    spec: BatchSpec
+    max_batches: int
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ ORDER BY daemon_id;
 -- name: adopt
 UPDATE workload SET owner_daemon = :daemon_id
 WHERE owner_daemon = :dead AND phase IN ('SUBMITTING', 'PENDING', 'GRANTED', 'ACTIVE', 'RELEASING')
-  AND (SELECT beat_at FROM daemon WHERE daemon_id = :dead) = :beat_at
+  AND (SELECT beat_at FROM daemon WHERE daemon_id = :dead) = :beat_at AND (:kind IS NULL OR kind = :kind)
 RETURNING workload_id;
 
 -- name: adopt_debris

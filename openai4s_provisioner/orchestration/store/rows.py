@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass
 
 from ..models import (
     Allocation,
+    BatchSpec,
     Binding,
+    CommandExit,
     Desired,
     ExternalHandle,
     KernelExit,
@@ -19,6 +21,7 @@ from ..models import (
     SessionSpec,
     WorkerRow,
     Workload,
+    WorkloadSpec,
 )
 from ..reasons import Reason
 
@@ -95,12 +98,17 @@ class EventRow:
     detail: str
 
 
-def spec_text(spec: SessionSpec) -> str:
+def spec_text(spec: WorkloadSpec) -> str:
     return json.dumps(asdict(spec), sort_keys=True)
 
 
 def _reason(value: str | None) -> Reason | None:
     return None if value is None else Reason(value)
+
+
+def _spec_from(row: sqlite3.Row) -> WorkloadSpec:
+    content = json.loads(row["spec"])
+    return BatchSpec(**content) if row["kind"] == Kind.BATCH else SessionSpec(**content)
 
 
 def workload_from(row: sqlite3.Row) -> Workload:
@@ -114,7 +122,7 @@ def workload_from(row: sqlite3.Row) -> Workload:
         desired_at=row["desired_at"],
         phase=Phase(row["phase"]),
         epoch=row["epoch"],
-        spec=SessionSpec(**json.loads(row["spec"])),
+        spec=_spec_from(row),
         created_at=row["created_at"],
         reason=_reason(row["stop_reason"] if ours else row["reason"]),
         reason_detail=row["stop_detail"] or row["reason_detail"],
@@ -198,3 +206,15 @@ def daemon_from(row: sqlite3.Row) -> DaemonRow:
 
 def event_from(row: sqlite3.Row) -> EventRow:
     return EventRow(row["at"], row["workload_id"], row["kind"], row["actor"], _reason(row["reason"]), row["detail"])
+
+
+def command_exit_from(row: sqlite3.Row) -> CommandExit:
+    return CommandExit(
+        exit_code=row["exit_code"],
+        signal=row["exit_signal"],
+        ended_at=row["ended_at"],
+        asked=row["asked"],
+        reason=_reason(row["reason"]),
+        detail=row["detail"],
+        started_at=row["started_at"],
+    )

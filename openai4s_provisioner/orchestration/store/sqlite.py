@@ -51,7 +51,7 @@ def load_migrations() -> dict[int, str]:
 
 
 SCHEMA = _resource("schema.sql")
-QUERIES = load_queries(_resource("queries.sql"))
+QUERIES = load_queries(_resource("queries.sql") + _resource("batches.sql") + _resource("tasks.sql"))
 MIGRATIONS = load_migrations()
 VERSION = len(MIGRATIONS)
 
@@ -127,6 +127,12 @@ class Database:
         """Run one statement; the number of rows it changed."""
         with _explained(self.path):
             return self._connection.execute(QUERIES[name], values).rowcount
+
+    def changes_by_others(self) -> int:
+        """A number that is another one once another process has written to the file. Reads no page of it."""
+        with _explained(self.path):
+            (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+            return int(version)
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:

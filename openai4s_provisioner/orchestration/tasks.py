@@ -1,0 +1,84 @@
+"""The way in for tasks: steps in an allocation that a session already holds (INV-4: never a further allocation).
+
+Judges and writes down; whoever drives the session hands the task to its worker. Every refusal is one sentence.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+
+from .commands import check_words
+from .config import SiteConfig
+from .daemons import is_driven
+from .errors import Refused
+from .models import Task
+from .ports import AllocationBackend, TaskRunner
+from .reasons import Reason
+from .store import Store, StoreThread, tasks
+from .store.tasks import HeldKernel
+
+_log = logging.getLogger(__name__)
+
+
+class TaskDesk:
+    """Usable in the process that drives the session, and in any other of the same person."""
+
+    def __init__(
+        self,
+        config: SiteConfig,
+        backends: Mapping[str, AllocationBackend],
+        store: StoreThread,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._config = config
+        self._backends = backends
+        self._store = store
+        self._clock = clock
+
+    async def open(self, workload_id: str, actor: str, argv: Sequence[str], cwd: str) -> Task:
+        """Admit the task and write it down. Raises Refused, which is recorded with who and why."""
+        try:
+            check_words(argv)
+            await self._check_session(workload_id, actor)
+            args = (uuid.uuid4().hex, workload_id, actor, list(argv), cwd, self._clock())
+            return await self._store.run(tasks.open_task, *args)
+        except Refused as refusal:
+            args_of_record = (workload_id, "task_refused", actor, refusal.reason, str(refusal), self._clock())
+            await self._store.run(Store.record, *args_of_record)
+            raise
+
+    async def kernel_named(self, name: str) -> HeldKernel:
+        """The kernel that holds a session now, by its id or its beginning, or by its notebook. Raises Refused."""
+        held = await self._store.run(tasks.held_kernels) if self._store.exists else []
+        found = [one for one in held if name and (one.kernel_id.startswith(name) or one.notebook_path == name)]
+        found = found or [one for one in held if name and one.notebook_path.endswith(f"/{name}")]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise Refused(Reason.INVALID_SPEC, f"{len(found)} running kernels go by {name!r}. Give more of the id.")
+        known = ", ".join(f"{one.kernel_id[:8]} ({one.notebook_path or 'no notebook'})" for one in held) or "none"
+        raise Refused(
+            Reason.INVALID_SPEC,
+            f"No kernel {name!r} holds a session, and none is submitted for a task. Running: {known}.",
+        )
+
+    async def _check_session(self, workload_id: str, actor: str) -> None:
+        workload = await self._store.run(Store.workload, workload_id)
+        if workload is None:
+            raise Refused(Reason.INVALID_SPEC, "There is no such session.")
+        if workload.owner != actor:
+            raise Refused(Reason.AUTHORIZATION_DENIED, Reason.AUTHORIZATION_DENIED.sentence)
+        profile = self._config.profiles.get(workload.profile)
+        backend = None if profile is None else self._backends.get(profile.backend)
+        if profile is None or not isinstance(backend, TaskRunner):
+            raise Refused(
+                Reason.BACKEND_REJECTED,
+                f"Where sessions of profile {workload.profile!r} run, no task can be run beside the kernel. "
+                "Run the command from the notebook, or submit it on its own.",
+            )
+        backend.check_task(profile)
+        if not await is_driven(self._store, workload_id, self._clock()):
+            raise Refused(Reason.SERVER_GONE, Reason.SERVER_GONE.sentence)

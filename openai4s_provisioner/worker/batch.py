@@ -1,0 +1,180 @@
+"""The worker of a BATCH: runs one command in the sandbox, logs what it prints, and writes down how it ended.
+
+It needs no server: what it must know lies in its attempt file, and what it learnt lies beside it afterwards, durably,
+for whoever settles the attempt. It proves sandbox and workspace first, as every session does, and runs nothing when
+either fails. It holds no connection and refuses to run a command outside of the sandbox.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+import time
+from typing import Any
+
+from ..sandbox.spec import SandboxSpec
+from ..transport.bounded_log import LogWriter
+from ..transport.loop import Loop
+from .attempt import AttemptUnusable, BatchAttempt, take_batch
+from .exit_codes import ExitCode
+from .hardening import harden
+from .kernel_maker import KernelMaker
+from .scratch import make_scratch
+from .signals import Signals
+from .worklog import log_to
+
+_log = logging.getLogger(__name__)
+_USAGE = "usage: batch ATTEMPT_DIR --rank N\n"
+_END_GRACE_S = 5.0  # for the command, between SIGTERM and SIGKILL
+_TAIL_BYTES = 2048
+RECORD_NAME = "exit.json"
+
+
+class BatchWorker:
+    """Everything happens in the loop's thread. `run` returns the exit code."""
+
+    def __init__(self, loop: Loop, attempt: BatchAttempt, folder: str, make_kernel: KernelMaker) -> None:
+        self._loop = loop
+        self._attempt = attempt
+        self._folder = folder
+        self._output = CommandLog(LogWriter(folder))
+        self._command = make_kernel(dict(attempt.launch), self._heard, self._output)
+        self._asked = ""
+        self._problem: dict[str, str] = {}
+        self._started_at: float | None = None
+        self._exit_code = ExitCode.UNRECORDED
+
+    def run(self) -> int:
+        self._command.start()
+        self._loop.run()
+        self._command.close()
+        return int(self._exit_code)
+
+    def end(self, why: str) -> None:
+        """Stop the command, in its own time at first."""
+        if not self._asked:
+            _log.info("ending: %s", why)
+            self._asked = why
+            self._command.stop(_END_GRACE_S)
+
+    def _heard(self, event: dict[str, Any]) -> None:
+        kind = event["type"]
+        if kind == "isolation" and not event["ok"] and not self._asked:  # what is ended early proves nothing
+            self._problem = {"reason": "ISOLATION_UNVERIFIED", "detail": str(event["sentence"])}
+        elif kind == "workspace":
+            self._workspace(event)
+        elif kind == "kernel_started":
+            self._started_at = time.time()
+            _log.info("the command runs as process %d", event["pid"])
+        elif kind == "kernel_exited":
+            self._over(event)
+
+    def _workspace(self, event: dict[str, Any]) -> None:
+        """Nobody waits for the answer: that the inner read this very nonce, and could write beside it, is the proof."""
+        if event["ok"] and event["nonce"] != self._attempt.workspace["nonce"]:
+            event = {"ok": False, "detail": "what this machine has at that place is another folder"}
+            self._command.stop(0.0)
+        if not event["ok"] and not self._asked:
+            self._problem = {"reason": "WORKSPACE_UNREACHABLE", "detail": f"{event['detail']}."}
+        nonce = os.path.join(self._attempt.workspace["path"], self._attempt.workspace["nonce_name"])
+        for path in (nonce, f"{nonce}.rank-{self._attempt.rank}"):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+    def _over(self, event: dict[str, Any]) -> None:
+        self._output.sync()
+        record = {
+            "version": 1,
+            "exit_code": event["exit_code"],
+            "signal": event["signal"],
+            "asked": self._asked,
+            "started_at": self._started_at,
+            "ended_at": time.time(),
+            **self._problem,
+        }
+        try:
+            write_record(os.path.join(self._folder, RECORD_NAME), record)
+            self._exit_code = ExitCode.ENDED
+        except OSError as error:
+            _log.error("how the command ended could not be written down: %s", error)
+        self._loop.stop()
+
+
+class CommandLog:
+    """What a command prints: into a bounded log, and its last words besides."""
+
+    def __init__(self, writer: LogWriter) -> None:
+        self._writer = writer
+        self._end = b""
+
+    def feed(self, data: bytes) -> None:
+        self._end = (self._end + data)[-_TAIL_BYTES:]
+        self._writer.write(data)
+
+    def tail(self) -> str:
+        return self._end.decode("utf-8", errors="replace").rstrip()
+
+    def sync(self) -> None:
+        self._writer.sync()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def write_record(path: str, record: dict[str, Any]) -> None:
+    """Whole or not at all, and durable when it returns. Raises OSError."""
+    draft = f"{path}.part"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(record, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(draft, path)
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def main(argv: list[str]) -> int:
+    parent = os.getppid()
+    if len(argv) != 3 or argv[1] != "--rank" or not argv[2].isdigit():
+        sys.stderr.write(_USAGE)
+        return int(ExitCode.BAD_USAGE)
+    folder, rank = argv[0], int(argv[2])
+    try:
+        attempt = take_batch(folder, rank)
+    except AttemptUnusable as error:
+        sys.stderr.write(f"{error}\n")
+        return int(ExitCode.BAD_ATTEMPT)
+    log_to(os.path.join(folder, f"worker-{rank}.log"))
+    if not harden(parent):
+        _log.error("the process that started this worker has ended already")
+        return int(ExitCode.UNRECORDED)
+    scratch = make_scratch(attempt.allocation_id, rank)
+    try:
+        return _run(attempt, folder, scratch.path)
+    finally:
+        scratch.remove()
+
+
+def _run(attempt: BatchAttempt, folder: str, scratch: str) -> int:
+    loop = Loop()
+    maker = KernelMaker(
+        loop,
+        spec=SandboxSpec.from_json(attempt.sandbox),
+        workspace=attempt.workspace,
+        rank=attempt.rank,
+        scratch=scratch,
+        program=os.path.abspath(sys.argv[0]),
+    )
+    worker = BatchWorker(loop, attempt, folder, maker)
+    signals = Signals(loop, worker.end)
+    try:
+        return worker.run()
+    finally:
+        signals.close()

@@ -1,0 +1,62 @@
+"""The command ``openai4s`` inside a sandbox: ``openai4s run -- COMMAND`` runs a task in the session's allocation.
+
+It asks over the socket in this kernel's own folder, prints what the task prints, and exits as the task did. It holds
+no credential: that one can ask is all it knows. Leaving it, by an interrupt too, cancels the task.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import sys
+
+from ..sandbox.seam import SHARED_INSIDE
+from .door import END, SOCKET_NAME
+
+_USAGE = "usage: openai4s run -- COMMAND [ARGUMENT ...]\n"
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) < 3 or argv[:2] != ["run", "--"]:
+        sys.stderr.write(_USAGE)
+        return 2
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        peer.connect(f"{SHARED_INSIDE}/{SOCKET_NAME}")
+    except OSError:
+        sys.stderr.write("openai4s: there is no session here to run a task in: call it from a kernel\n")
+        return 1
+    try:
+        peer.sendall(json.dumps({"argv": argv[2:], "cwd": os.getcwd()}).encode() + b"\n")
+        return _follow(peer)
+    except KeyboardInterrupt:
+        return 130
+    except (OSError, EOFError):
+        sys.stderr.write("openai4s: the session went away before the task ended\n")
+        return 1
+
+
+def _follow(peer: socket.socket) -> int:
+    with peer.makefile("rb") as stream:
+        while True:
+            header = stream.read(5)
+            if len(header) < 5:
+                raise EOFError
+            (length,) = struct.unpack("!I", header[1:])
+            data = stream.read(length)
+            if header[:1] == END:
+                return _status(json.loads(data))
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+
+
+def _status(end: dict[str, object]) -> int:
+    said = end.get("refused") or end.get("problem")
+    if said:
+        sys.stderr.write(f"openai4s: {said}\n")
+    code, number = end.get("exit_code"), end.get("signal")
+    if isinstance(number, int):
+        return 128 + number
+    return code if isinstance(code, int) else 1
