@@ -104,7 +104,7 @@ def ended(store: Store, task_id: str, exit_code: int | None, signal: int | None,
 
 
 def held_kernels(store: Store) -> list[HeldKernel]:
-    return [HeldKernel(*row) for row in store.db.rows("held_kernels")]
+    return [HeldKernel(*row) for row in store.db.rows("task_kernels")]
 
 
 def driver(store: Store, workload_id: str) -> DaemonRow | None:
