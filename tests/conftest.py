@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import subprocess
@@ -119,7 +120,7 @@ def ordinary_user() -> Iterator[OrdinaryUser]:
         entry = pwd.getpwuid(os.getuid())
         yield OrdinaryUser(entry.pw_name, entry.pw_uid, entry.pw_gid, Path(entry.pw_dir), is_throw_away=False)
         return
-    name = f"o4stest{os.getpid()}"
+    name = f"o4stest{secrets.token_hex(4)}"
     base = Path(tempfile.mkdtemp(prefix="o4su-", dir="/tmp"))
     base.chmod(0o711)
     subprocess.run(["useradd", "-M", "-d", str(base / "home"), "-s", "/bin/sh", name], check=True)

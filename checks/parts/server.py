@@ -142,6 +142,7 @@ async def running_server(root: Path, log: Path, *options: str) -> AsyncIterator[
     try:
         url = await _address(process, log)
         server = Server(process, url, token, log)
+        await _answering(server)
         yield server
     finally:
         if process.poll() is None:
@@ -167,6 +168,19 @@ async def _address(process: subprocess.Popen[bytes], log: Path) -> str:
             return url
         await asyncio.sleep(0.05)
     raise RuntimeError(f"the Jupyter server did not start; its log ends with:\n{_tail(log)}")
+
+
+async def _answering(server: Server) -> None:
+    """The server writes its address down before it listens there."""
+    deadline = time.monotonic() + 60
+    while server.process.poll() is None:
+        with contextlib.suppress(ConnectionError):
+            await server.ask("GET", "api/status")
+            return
+        if time.monotonic() > deadline:
+            break
+        await asyncio.sleep(0.05)
+    raise RuntimeError(f"the Jupyter server does not answer; its log ends with:\n{_tail(server.log)}")
 
 
 def _read_url(record: Path) -> str:

@@ -64,6 +64,7 @@ class SessionLab:
     async def begin(self, code: str) -> str:
         """Execute without waiting for the end; returns once the code itself runs (an interrupt before is swallowed)."""
         assert self.client is not None
+        # With stop_on_error, the kernel may abort what is asked right after the interrupt.
         message_id = self.client.execute(f"print('running', flush=True)\n{code}", stop_on_error=False)
         while True:
             message = await self.client.get_iopub_msg(timeout=DEADLINE_S)
