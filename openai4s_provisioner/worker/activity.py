@@ -93,7 +93,7 @@ class ActivityWatch:
         self._changed()
 
     def _lost(self) -> None:
-        """The kernel ends (reported elsewhere), has replaced its sockets, or will not talk without encryption."""
+        """The kernel ends, which is reported elsewhere, has new sockets, or will not talk without encryption."""
         was_ready = self._reader.is_ready
         self._hang_up()
         self._changed()

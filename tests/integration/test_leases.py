@@ -102,16 +102,16 @@ async def test_an_idle_session_is_released_after_a_warning_with_the_exact_time(
 async def test_a_running_cell_is_activity_though_no_client_is_connected(
     lab: SessionLab, place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offer(place.root, monkeypatch, idle_ttl_s=2)
+    offer(place.root, monkeypatch, idle_ttl_s=3)
     await lab.start()
     await lab.situation()
-    await lab.begin("import time; time.sleep(6)")
+    await lab.begin("import time; time.sleep(9)")
     assert lab.client is not None
     lab.client.stop_channels()
     lab.client = None
     begun = await until_activity(lab, "busy")
     rested = await until_activity(lab, "idle")
-    assert rested.last_active_at - begun.last_active_at > 4, "it was active until its end, three idle times later"
+    assert rested.last_active_at - begun.last_active_at > 7, "it was active until its end, three idle times later"
     assert await ended(lab) is Reason.SESSION_IDLE_TIMEOUT
 
 
@@ -196,7 +196,7 @@ def test_a_keep_without_any_state_is_one_sentence_and_makes_none(place: Any) -> 
 async def test_a_keep_by_another_process_takes_the_warning_back(
     lab: SessionLab, heard: Heard, place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offer(place.root, monkeypatch, idle_ttl_s=8, warn_s=4)
+    offer(place.root, monkeypatch, idle_ttl_s=16, warn_s=8)
     await lab.start()
     await lab.situation()
     await lab.until(lambda: "warning" in [name for name, _ in heard], "the warning")
