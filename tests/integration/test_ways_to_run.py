@@ -148,6 +148,21 @@ async def test_several_kernels_start_at_once(work: Path, session_kernel: str, co
     await asyncio.gather(*(each.shutdown_kernel(now=True) for each in managers))
 
 
+async def test_kernels_whose_ids_begin_alike_are_told_apart(
+    work: Path, session_kernel: str, control_planes: None
+) -> None:
+    """An id need not be random: a caller may choose it."""
+    managers = [AsyncKernelManager(kernel_name=session_kernel) for _ in range(2)]
+    for number, each in enumerate(managers):
+        await each.start_kernel(cwd=str(work), kernel_id=f"experiment/2026-{number}")
+    clients = [each.client() for each in managers]
+    for client in clients:
+        client.start_channels()
+        await client.wait_for_ready(timeout=DEADLINE_S)
+        client.stop_channels()
+    await asyncio.gather(*(each.shutdown_kernel(now=True) for each in managers))
+
+
 OTHER_CLIENT = """
 import sys
 from jupyter_client.blocking import BlockingKernelClient
