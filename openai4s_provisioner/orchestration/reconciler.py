@@ -7,6 +7,7 @@ that fails is backed off alone; a backend that hangs stalls only its own. With n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 _ENDING_AGAIN_S = 1.0
 _ADOPT_EVERY_S = 60.0
+_LAST_STEPS_S = 3.0  # for what is under way when the driving stops
 
 
 @dataclass(frozen=True)
@@ -82,12 +84,15 @@ class Reconciler:
         self._loops = [loop.create_task(self._run()), loop.create_task(self._keep_house())]
 
     async def stop(self) -> None:
-        """Stop driving. What runs goes on; what is wished stopped stays wished."""
-        tasks = [*self._loops, *self._tasks]
-        self._loops = []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Stop driving. What runs goes on; what is wished stopped stays wished; what has ended is cleared away."""
+        loops, self._loops = self._loops, []
+        await _ended(loops)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_LAST_STEPS_S)
+        await _ended([*self._tasks])
+        if loops and self._store.exists and self._daemon.is_registered:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._clear_debris(), _LAST_STEPS_S)
 
     async def turn(self, only: Sequence[str] | None = None) -> None:
         """Look at everything of ours once, or at `only` these; returns when every step of it is done."""
@@ -263,3 +268,9 @@ class Reconciler:
         if profile is None:
             return self._policy
         return replace(self._policy, registration_timeout_s=float(profile.registration_timeout_s))
+
+
+async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
