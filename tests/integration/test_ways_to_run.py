@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,21 @@ async def test_a_server_that_stops_gives_its_sessions_back(
         assert await asyncio.to_thread(server.stop) == 0
     no_process_left(deadline_s=5)
     assert list((place.root / "xdg").iterdir()) == []
+
+
+async def test_a_server_stops_after_a_start_that_was_refused(
+    place: Any, work: Path, session_kernel: str, no_process_left: Any
+) -> None:
+    folder = Path(os.environ["JUPYTER_DATA_DIR"]) / "kernels" / "refused"
+    folder.mkdir(parents=True)
+    provisioner = {"provisioner_name": "openai4s-provisioner", "config": {"profile": "no such profile"}}
+    spec = {"argv": ["x"], "display_name": "Refused", "language": "python"}
+    (folder / "kernel.json").write_text(json.dumps({**spec, "metadata": {"kernel_provisioner": provisioner}}))
+    async with running_server(work, place.root / "server.log") as server:
+        await server.open_session(session_kernel, "a.ipynb")
+        assert (await server.ask("POST", "api/kernels", {"name": "refused"})).code == 500
+        assert await asyncio.to_thread(server.stop) == 0
+    no_process_left(deadline_s=5)
 
 
 async def test_a_refusal_is_what_the_person_reads(place: Any, work: Path, session_kernel: str) -> None:
