@@ -66,6 +66,7 @@ class Reconciler:
         self._asking: dict[str, set[str]] = {}  # backends being asked -> workloads that want to know meanwhile
         self._tasks: set[asyncio.Task[None]] = set()
         self._troubles: dict[str, Trouble] = {}
+        self._ending: set[str] = set()  # workloads that are looked at again soon
         self._loops: list[asyncio.Task[None]] = []
 
     # -- from outside ----------------------------------------------------------------------------------------------
@@ -222,22 +223,28 @@ class Reconciler:
         actions = plan(*args, self._clock(), self._policy_for(now))
         for action in actions:
             await self._executor.perform(now, action)
-        if actions:
+        if actions or now.allocation.phase is Phase.RELEASING:
             await self._follow_up(now)
 
     async def _follow_up(self, before: Situation) -> None:
         """Tell who waits; go on at once after a change of phase; look again soon at what is ending."""
         workload_id = before.workload.workload_id
         now = await self._store.run(Store.situation, workload_id)
-        if now is None or now == before:
+        if now is None:
             return
-        self._changes.announce(workload_id)
+        if now != before:
+            self._changes.announce(workload_id)
         if now.allocation.phase.is_terminal:
             await self._clear_quietly(now)
         elif now.allocation.phase is not before.allocation.phase or now.workload.desired != before.workload.desired:
             self.poke(workload_id)
-        elif now.allocation.phase is Phase.RELEASING:
-            asyncio.get_running_loop().call_later(_ENDING_AGAIN_S, self.poke, workload_id)
+        elif now.allocation.phase is Phase.RELEASING and workload_id not in self._ending:
+            self._ending.add(workload_id)
+            asyncio.get_running_loop().call_later(_ENDING_AGAIN_S, self._look_again, workload_id)
+
+    def _look_again(self, workload_id: str) -> None:
+        self._ending.discard(workload_id)
+        self.poke(workload_id)
 
     def _back_off(self, workload_id: str, error: Exception) -> None:
         before = self._troubles.get(workload_id)
