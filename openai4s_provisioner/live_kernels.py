@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import time
 import uuid
@@ -189,7 +190,7 @@ class LiveKernels:
         return endpoint
 
     async def _open_endpoint(self, live: _Live) -> Endpoint:
-        name = live.kernel_id[:_ENDPOINT_NAME_LENGTH]
+        name = hashlib.sha256(live.kernel_id.encode()).hexdigest()[:_ENDPOINT_NAME_LENGTH]  # a caller may choose ids
         return await asyncio.to_thread(self._gateway.open_endpoint, live.allocation_id, live.launch_id, name)
 
     async def _answered(self, live: _Live, launch: KernelLaunch, endpoint: Endpoint) -> None:

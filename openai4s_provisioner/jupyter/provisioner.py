@@ -28,6 +28,7 @@ from ..orchestration.models import KernelLaunch, KernelTransport
 from ..orchestration.reasons import Reason
 from .announcer import Announcer
 from .environment import installation_folders, kernel_argv, session_environment
+from .failed_starts import forgotten_if_it_fails
 from .kernelspecs import MARK, chosen_transport, mark
 from .settings import OpenAI4S
 
@@ -57,6 +58,7 @@ class SessionProvisioner(KernelProvisionerBase):
         """Read by the KernelManager all over; asserted to be true right after `launch_kernel`."""
         return self._running
 
+    @forgotten_if_it_fails
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
         """Called before every launch, restarts included. Asks admission; its refusal is what the person reads."""
         spec = self._base_spec()
@@ -74,6 +76,7 @@ class SessionProvisioner(KernelProvisionerBase):
         kwargs["cmd"] = argv
         return kwargs
 
+    @forgotten_if_it_fails
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         """Called after `pre_launch`. Returns when the kernel has answered, so that client time-outs start then."""
         control, request = self._control_plane(), self._request

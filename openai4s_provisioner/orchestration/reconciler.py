@@ -7,6 +7,7 @@ that fails is backed off alone; a backend that hangs stalls only its own. With n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 _ENDING_AGAIN_S = 1.0
 _ADOPT_EVERY_S = 60.0
+_LAST_STEPS_S = 3.0  # for what is under way when the driving stops
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Reconciler:
         self._tasks: set[asyncio.Task[None]] = set()
         self._troubles: dict[str, Trouble] = {}
         self._duplicates_asked: dict[str, float] = {}  # by allocation
+        self._ending: set[str] = set()  # workloads that are looked at again soon
         self._loops: list[asyncio.Task[None]] = []
 
     # -- from outside ----------------------------------------------------------------------------------------------
@@ -105,12 +108,15 @@ class Reconciler:
         self._loops = [loop.create_task(self._run()), loop.create_task(self._keep_house())]
 
     async def stop(self) -> None:
-        """Stop driving. What runs goes on; what is wished stopped stays wished."""
-        tasks = [*self._loops, *self._tasks]
-        self._loops = []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Stop driving. What runs goes on; what is wished stopped stays wished; what has ended is cleared away."""
+        loops, self._loops = self._loops, []
+        await _ended(loops)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_LAST_STEPS_S)
+        await _ended([*self._tasks])
+        if loops and self._store.exists and self._daemon.is_registered:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._clear_debris(), _LAST_STEPS_S)
 
     async def turn(self, only: Sequence[str] | None = None, patient: bool = False) -> None:
         """Look at everything of ours once, or at `only` these; returns when every step of it is done.
@@ -267,7 +273,7 @@ class Reconciler:
         for action in actions:
             await self._executor.perform(now, action)
             self._pace.count(actions=1)
-        if actions:
+        if actions or now.allocation.phase is Phase.RELEASING:
             await self._follow_up(now)
 
     async def _plan(self, now: Situation, observation: Observation | None) -> tuple[Action, ...]:
@@ -282,10 +288,11 @@ class Reconciler:
         """Tell who waits; go on at once after a change of phase; look again soon at what is ending."""
         workload_id = before.workload.workload_id
         now = await self._store.run(Store.situation, workload_id)
-        if now is None or now == before:
+        if now is None:
             return
-        self._pace.saw(now)
-        self._changes.announce(workload_id)
+        if now != before:
+            self._pace.saw(now)
+            self._changes.announce(workload_id)
         if now.allocation.allocation_id != before.allocation.allocation_id:
             await self._clear_quietly(before)
             self.poke(workload_id)
@@ -293,8 +300,13 @@ class Reconciler:
             await self._clear_quietly(now)
         elif now.allocation.phase is not before.allocation.phase or now.workload.desired != before.workload.desired:
             self.poke(workload_id)
-        elif now.allocation.phase is Phase.RELEASING:
-            asyncio.get_running_loop().call_later(_ENDING_AGAIN_S, self.poke, workload_id)
+        elif now.allocation.phase is Phase.RELEASING and workload_id not in self._ending:
+            self._ending.add(workload_id)
+            asyncio.get_running_loop().call_later(_ENDING_AGAIN_S, self._look_again, workload_id)
+
+    def _look_again(self, workload_id: str) -> None:
+        self._ending.discard(workload_id)
+        self.poke(workload_id)
 
     def _back_off(self, workload_id: str, error: Exception) -> None:
         before = self._troubles.get(workload_id)
@@ -340,3 +352,9 @@ class Reconciler:
         if profile is None:
             return self._policy
         return replace(self._policy, registration_timeout_s=float(profile.registration_timeout_s))
+
+
+async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

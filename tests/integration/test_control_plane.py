@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from openai4s_provisioner.orchestration.config import Policy
 from openai4s_provisioner.orchestration.errors import Refused, SessionEnded
 from openai4s_provisioner.orchestration.models import Condition, LinkState, Phase
 from openai4s_provisioner.orchestration.ports import Observed
@@ -532,3 +533,29 @@ def test_the_loops_drive_a_session_by_themselves(tmp_path: Path, clock: ManualCl
         assert workload.phase is Phase.COMPLETED
 
     in_lab(tmp_path, scenario, backend, clock=clock)
+
+
+def test_what_is_ending_is_looked_at_again_soon_however_often_nothing_has_changed(
+    tmp_path: Path, clock: ManualClock, backend: ObedientBackend
+) -> None:
+    """A worker says goodbye some moments before its backend knows: a person does not wait for the next period."""
+
+    async def scenario(lab: ControlLab) -> None:
+        lab.reports.start()
+        lab.reconciler.start()
+        opened = await lab.open("k1")
+        async with asyncio.timeout(30):
+            async for now in lab.sessions.changes(opened.workload_id):
+                if now.allocation.granted_at is not None:
+                    break
+            await lab.dial(opened)
+            await lab.sessions.release_kernel("k1", OWNER)
+            await lab.report(opened, {"type": "ended", "exit_code": 0, "reason": "released"})
+            for _ in range(4):
+                before = backend.observes
+                while backend.observes == before:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            backend.say(Observed.COMPLETED)
+            assert (await lab.sessions.wait_over(opened.workload_id)).phase is Phase.COMPLETED
+
+    in_lab(tmp_path, scenario, backend, clock=clock, policy=Policy(period_s=3600.0))

@@ -91,8 +91,9 @@ def test_a_script_that_ends_gives_its_session_back(
     no_process_left(deadline_s=5)
     assert _phase_and_reason(place.root) == ("COMPLETED", "USER_CANCELLED")
     assert list((place.root / "xdg").iterdir()) == []
-    assert list((place.root / "home/.local/state/openai4s/exchange/attempts").iterdir()) == []
-    assert [each for each in (place.root / "home/.local/state/openai4s/receipts").iterdir() if each.is_dir()] == []
+    state = place.root / "home/.local/state/openai4s"
+    assert [path for path in (state / "receipts").iterdir() if path.is_dir()] == []
+    assert list((state / "exchange/attempts").iterdir()) == []
 
 
 def test_a_script_that_is_terminated_leaves_no_process(

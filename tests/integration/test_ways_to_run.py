@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,21 @@ async def test_a_server_that_stops_gives_its_sessions_back(
     assert list((place.root / "xdg").iterdir()) == []
 
 
+async def test_a_server_stops_after_a_start_that_was_refused(
+    place: Any, work: Path, session_kernel: str, no_process_left: Any
+) -> None:
+    folder = Path(os.environ["JUPYTER_DATA_DIR"]) / "kernels" / "refused"
+    folder.mkdir(parents=True)
+    provisioner = {"provisioner_name": "openai4s-provisioner", "config": {"profile": "no such profile"}}
+    spec = {"argv": ["x"], "display_name": "Refused", "language": "python"}
+    (folder / "kernel.json").write_text(json.dumps({**spec, "metadata": {"kernel_provisioner": provisioner}}))
+    async with running_server(work, place.root / "server.log") as server:
+        await server.open_session(session_kernel, "a.ipynb")
+        assert (await server.ask("POST", "api/kernels", {"name": "refused"})).code == 500
+        assert await asyncio.to_thread(server.stop) == 0
+    no_process_left(deadline_s=5)
+
+
 async def test_a_refusal_is_what_the_person_reads(place: Any, work: Path, session_kernel: str) -> None:
     """JupyterLab shows the message of the failed request in its "Error Starting Kernel" dialog."""
     site = place.root / "cluster.toml"
@@ -145,6 +161,21 @@ async def test_several_kernels_start_at_once(work: Path, session_kernel: str, co
     managers = [AsyncKernelManager(kernel_name=session_kernel) for _ in range(3)]
     await asyncio.gather(*(each.start_kernel(cwd=str(work)) for each in managers))
     assert await asyncio.gather(*(each.is_alive() for each in managers)) == [True] * 3
+    await asyncio.gather(*(each.shutdown_kernel(now=True) for each in managers))
+
+
+async def test_kernels_whose_ids_begin_alike_are_told_apart(
+    work: Path, session_kernel: str, control_planes: None
+) -> None:
+    """An id need not be random: a caller may choose it."""
+    managers = [AsyncKernelManager(kernel_name=session_kernel) for _ in range(2)]
+    for number, each in enumerate(managers):
+        await each.start_kernel(cwd=str(work), kernel_id=f"experiment/2026-{number}")
+    clients = [each.client() for each in managers]
+    for client in clients:
+        client.start_channels()
+        await client.wait_for_ready(timeout=DEADLINE_S)
+        client.stop_channels()
     await asyncio.gather(*(each.shutdown_kernel(now=True) for each in managers))
 
 

@@ -245,3 +245,15 @@ def test_a_sandbox_program_that_does_not_work_is_told_with_the_remedy(
     assert not result.verified
     assert remedy in result.sentence
     assert "administrator" in result.sentence or "container" in result.sentence
+
+
+def test_a_probe_that_does_not_end_in_time_is_no_broken_sandbox(
+    run_probe: Prove, place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openai4s_provisioner.sandbox.probe._ATTACKS_S", 0.2)
+    program = place.root / "bwrap"
+    program.write_text("#!/bin/sh\nexec sleep 20\n")
+    program.chmod(0o755)
+    result = run_probe(Bubblewrap(str(program)))
+    assert not result.verified
+    assert "did not end within 0.2 s" in result.sentence
