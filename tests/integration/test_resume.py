@@ -176,7 +176,7 @@ async def test_cuts_at_random_bytes_lose_and_repeat_nothing(
     reader: Callable[[], Reader],
     figure: Figure,
 ) -> None:
-    cut = cable(cuts_at_random(seed=3, mean_bytes=(MESSAGES * 600 + BIG_MB * 2**20) // CUTS // 10, most=2 * CUTS))
+    cut = cable(cuts_at_random(seed=3, mean_bytes=(MESSAGES * 600 + BIG_MB * 2**20) // CUTS // 20, most=2 * CUTS))
     started = time.monotonic()
     await lab.start()
     assert lab.client is not None
