@@ -35,6 +35,7 @@ from .turnstile import Turnstile
 _log = logging.getLogger(__name__)
 _READ_BYTES = 16384
 _DRAIN_READS = 16
+_LIKELY_COUNT = 1 << 24  # of bytes that a session has sent after a while
 
 
 class Refusal(enum.StrEnum):
@@ -246,8 +247,10 @@ class _Guest:
             return
         count = self._residents.bytes_received(asked.allocation_id, asked.rank) if key is not None else None
         self._stated_count = count
+        # Nor does the count tell whether there is such a session.
+        stated = secrets.randbelow(_LIKELY_COUNT) if count is None else count
         effective_key = key if key is not None and count is not None else secrets.token_bytes(RESUME_KEY_BYTES)
-        self._send(self._table.challenge(secrets.token_bytes(NONCE_BYTES), count or 0, effective_key), None)
+        self._send(self._table.challenge(secrets.token_bytes(NONCE_BYTES), stated, effective_key), None)
 
     def _proven(self, asked: ResumeAsked) -> None:
         # Its previous connection may have delivered more since we stated our count: then it has to ask again.

@@ -9,14 +9,16 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from typing import Callable
+from typing import TYPE_CHECKING, Callable
 
 from ..transport.link import LinkSocket
 from ..transport.loop import Loop
-from ..transport.tls import Progress, TlsFailed, TlsSocket, client_context
 from ..wire.errors import ProtocolError
 from ..wire.handshake import Hello, ProofWanted, Resume, Welcomed, WorkerHandshake
 from .route import Target
+
+if TYPE_CHECKING:
+    from ..transport.tls import TlsSocket
 
 CONNECT_S = 10.0  # a packet that is dropped is sent again after 1, 3 and 7 seconds
 HANDSHAKE_S = 30.0
@@ -91,14 +93,18 @@ class Call:
         elif self._certificate_sha256 is None:
             self._fail("no certificate to compare with was told")
         else:
+            from ..transport.tls import TlsSocket, client_context  # a worker that needs no TLS loads none
+
             self._peer = tls = TlsSocket(self._raw, client_context(), self._certificate_sha256)
             self._shake(tls)
 
     def _shake(self, tls: TlsSocket) -> None:
+        from ..transport.tls import Progress
+
         try:
             progress = tls.shake()
-        except (TlsFailed, OSError) as error:
-            self._fail(getattr(error, "strerror", None) or str(error))
+        except OSError as error:
+            self._fail(error.strerror or str(error))
             return
         if progress is Progress.DONE:
             self._watch()

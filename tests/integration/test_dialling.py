@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from checks.parts.place import REPOSITORY
 from openai4s_provisioner.gateway.certificate import load_certificate
 from openai4s_provisioner.gateway.desk import LinkState
 from openai4s_provisioner.gateway.limits import Limits
@@ -146,7 +149,13 @@ def test_every_address_that_failed_is_reported_with_its_cause(net: Place, caplog
     with socket.socket() as impostor_listening:
         impostor_listening.bind(("127.0.0.1", 0))
         impostor_listening.listen(1)
-        with_silence = threading.Thread(target=lambda: impostor_listening.accept()[0].close())
+
+        def hang_up() -> None:
+            peer, _ = impostor_listening.accept()
+            with peer:
+                peer.recv(65536)  # what is left unread would make it a reset
+
+        with_silence = threading.Thread(target=hang_up)
         with_silence.start()
         closes = f"tls:127.0.0.1:{impostor_listening.getsockname()[1]}"
         bad = [
@@ -231,6 +240,12 @@ def test_a_name_service_that_never_answers_does_not_stop_the_worker(
     never.set()
     assert told["address"] == gateway.network_addresses[0]
     assert "did not answer within" in told["failed"][0]["cause"]
+
+
+def test_a_worker_that_needs_no_tls_loads_none() -> None:
+    """Every module costs a start on a shared file system."""
+    code = "import sys; from openai4s_provisioner.worker import worker; assert 'ssl' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY)
 
 
 def test_the_record_has_one_name_at_both_ends() -> None:
