@@ -176,7 +176,7 @@ async def test_cuts_at_random_bytes_lose_and_repeat_nothing(
     reader: Callable[[], Reader],
     figure: Figure,
 ) -> None:
-    cut = cable(cuts_at_random(seed=3, mean_bytes=(MESSAGES * 600 + BIG_MB * 2**20) // CUTS // 4, most=2 * CUTS))
+    cut = cable(cuts_at_random(seed=3, mean_bytes=(MESSAGES * 600 + BIG_MB * 2**20) // CUTS // 20, most=2 * CUTS))
     started = time.monotonic()
     await lab.start()
     assert lab.client is not None
@@ -186,12 +186,14 @@ async def test_cuts_at_random_bytes_lose_and_repeat_nothing(
     )
     read = reader()
     await subscribed(lab, read)
+    lab.client.iopub_channel.stop()  # it would be a second reader, which takes its time at the end
     request = lab.client.execute(SENDER.format(messages=MESSAGES, big=BIG_MB * 2**20, nodrop=int(zmq.XPUB_NODROP)))
     began = time.monotonic()
     reply = await lab.reply_to(request, 1000)
     assert reply["status"] == "ok", reply
     await lab.until(lambda: read.is_idle_after(request), "the reader saw the cell's end", 300)
     took = time.monotonic() - began
+    await lab.connect()
     sent = await lab.value("digest.hexdigest()")
     figure("messages, and MB of the largest", (MESSAGES, BIG_MB))
     figure("seconds", round(took, 1))
@@ -311,7 +313,7 @@ async def test_past_the_bound_the_oldest_goes_and_a_notice_says_how_much(
     assert f"{len(lost)} messages" in notice["text"]
     assert notice["parent"]["msg_id"] == request, "shown in the cell that it belongs to"
     kept_mb = (count - len(lost)) / 10
-    assert SMALL_SPOOL_MB <= kept_mb <= SMALL_SPOOL_MB + 1.2 * RESIDENT_MB
+    assert SMALL_SPOOL_MB <= kept_mb <= 1.1 * (SMALL_SPOOL_MB + RESIDENT_MB)
     said = f"{len(lost)} messages of output"
     await lab.until(lambda: sum(said in one.getMessage() for one in caplog.records) >= 2, "it is logged and an event")
 
