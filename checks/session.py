@@ -11,7 +11,7 @@ import asyncio
 import sys
 import time
 
-from openai4s_provisioner.orchestration.models import Condition
+from openai4s_provisioner.orchestration.readiness import Condition
 
 from .parts.leftovers import described, processes_of
 from .parts.notebook import Conditions, run_notebook

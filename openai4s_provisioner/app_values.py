@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .orchestration.models import KernelLaunch, Phase, Readiness
+from .orchestration.models import KernelLaunch, Phase
+from .orchestration.readiness import Readiness
 from .orchestration.reasons import Reason
 from .orchestration.reclaimer import LeaseNotice
 

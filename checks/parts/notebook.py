@@ -17,7 +17,7 @@ from jupyter_client.session import Session
 from jupyter_events import EventLogger
 from nbclient import NotebookClient
 
-from openai4s_provisioner.orchestration.models import Condition
+from openai4s_provisioner.orchestration.readiness import Condition
 
 from .transcript import Transcript
 

@@ -19,8 +19,9 @@ from .config import SiteConfig
 from .daemons import Daemon
 from .errors import Refused, SessionEnded
 from .launches import LaunchBook, launch_json
-from .models import Desired, KernelExit, KernelLaunch, OutputLoss, Readiness, SessionSpec, Workload
+from .models import Desired, KernelExit, KernelLaunch, OutputLoss, SessionSpec, Workload
 from .outbox import Outbox
+from .readiness import Readiness
 from .reasons import Reason
 from .steady_clock import steady_time
 from .store import NewSession, Situation, Store, StoreThread

@@ -25,18 +25,17 @@ from typing import Any, Callable
 
 from ..sandbox.attacks import run_attacks
 from ..sandbox.errors import SandboxError
-from ..sandbox.host import is_within
-from ..sandbox.interpreter import interpreter_prefixes
 from ..sandbox.probe import ProbeResult, ProvingGround, as_report, judge
 from ..sandbox.remedies import remedy
 from ..sandbox.seam import PROGRAM_INSIDE, Sandbox
 from ..sandbox.spec import NETWORK_PRIVATE, SandboxSpec
 from ..transport.loop import Loop, Timer
 from .inner import CHANNELS, is_tcp_only
+from .launch_spec import spec_for_launch
 from .listener import listener_pid
 from .output import KernelOutput, Output
 from .pipe_writer import PipeWriter
-from .process_tree import Process, children_of, descends_from, find_by_namespace_pid, read_process, signal_tree
+from .process_tree import Process, children_of, descends_from, find_by_namespace_pid, is_same, read_process, signal_tree
 from .workspace_proof import check_folder
 
 SOCKET_PATH_BYTES = 107  # what the system takes for a unix socket's path
@@ -77,7 +76,7 @@ class ConfinedKernel:
         self._on_event = on_event
         self._folder = os.path.join(scratch, secrets.token_hex(4))
         network = NETWORK_PRIVATE if is_tcp_only(launch) else spec.network  # its ports must be nobody else's
-        self._spec = _for_launch(replace(spec, network=network), self._folder, scratch, program, python)
+        self._spec = spec_for_launch(replace(spec, network=network), self._folder, scratch, program, python)
         self._scratch = scratch
         self._ground: ProvingGround | None = None
         self._bites: dict[str, bool] = {}
@@ -316,7 +315,7 @@ class ConfinedKernel:
         self._let_go()
         if self._process is None or self._process.poll() is not None:
             return
-        if self._init is not None and _same(read_process(self._init.pid), self._init):
+        if self._init is not None and is_same(read_process(self._init.pid), self._init):
             os.kill(self._init.pid, signal.SIGKILL)
         else:
             self._process.kill()
@@ -339,7 +338,7 @@ class ConfinedKernel:
     def _is_gone(self, process: subprocess.Popen[bytes]) -> bool:
         if process.poll() is None:
             return False
-        return self._init is None or not _same(read_process(self._init.pid), self._init)
+        return self._init is None or not is_same(read_process(self._init.pid), self._init)
 
     def _wait_for_end(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + _REAP_AT_MOST_S
@@ -392,20 +391,3 @@ class ConfinedKernel:
             self._output_fd = -1
         if self._output is not None:
             self._output.close()
-
-
-def _for_launch(spec: SandboxSpec, folder: str, scratch: str, program: str, python: str) -> SandboxSpec:
-    """The spec with what only this machine knows, siblings' folders hidden should a shared folder contain them."""
-    siblings = os.path.dirname(os.path.realpath(scratch))
-    bound = (spec.workspace, *spec.read_write, *spec.read_only)
-    shown = any(is_within(siblings, os.path.realpath(path)) for path in bound)
-    return replace(
-        spec.with_launch(shared=folder, private_tmp=os.path.join(scratch, "tmp"), program=program),
-        read_only=(*spec.read_only, *interpreter_prefixes(python)),
-        masked=(*spec.masked, siblings) if shown else spec.masked,
-    )
-
-
-def _same(found: Process | None, known: Process) -> bool:
-    """A pid is reused; the time of its start is not."""
-    return found is not None and found.started == known.started

@@ -116,3 +116,8 @@ def _namespace_pid(pid: int, proc: str = "/proc") -> int | None:
     except OSError:
         return None
     return int(numbers[0][-1]) if numbers and len(numbers[0]) > 1 else None
+
+
+def is_same(found: Process | None, known: Process) -> bool:
+    """A pid is reused; the time of its start is not."""
+    return found is not None and found.started == known.started

@@ -12,8 +12,9 @@ import pytest
 
 from openai4s_provisioner.orchestration.config import Policy
 from openai4s_provisioner.orchestration.errors import Refused, SessionEnded
-from openai4s_provisioner.orchestration.models import Condition, LinkState, Phase
+from openai4s_provisioner.orchestration.models import LinkState, Phase
 from openai4s_provisioner.orchestration.ports import Observed
+from openai4s_provisioner.orchestration.readiness import Condition
 from openai4s_provisioner.orchestration.reasons import Reason
 from openai4s_provisioner.orchestration.store import Store
 from openai4s_provisioner.testing.control_lab import OWNER, ControlLab, in_lab

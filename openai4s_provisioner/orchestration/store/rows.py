@@ -17,12 +17,12 @@ from ..models import (
     Kind,
     LinkState,
     Phase,
-    Readiness,
     SessionSpec,
     WorkerRow,
     Workload,
     WorkloadSpec,
 )
+from ..readiness import Readiness
 from ..reasons import Reason
 
 

@@ -1,0 +1,67 @@
+"""When a session counts as started: four conditions, of which the first missing one is named (INV-5).
+
+Values only. Everywhere a person may look, the words come from here.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Condition(enum.StrEnum):
+    """The four conditions of readiness, in the order in which they are named to a person (INV-5)."""
+
+    ALLOCATION_GRANTED = "allocation_granted"
+    WORKER_REGISTERED = "worker_registered"
+    WORKSPACE_READY = "workspace_ready"
+    KERNEL_READY = "kernel_ready"
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """INV-5: ready is a conjunction, and the first missing condition is named with numbers."""
+
+    granted: bool
+    workers: int
+    workspaces: int
+    ranks: int
+    kernel: bool
+    detail: str = ""  # the waiting reason in our words, or what was wrong with a workspace
+
+    @property
+    def missing(self) -> Condition | None:
+        if not self.granted:
+            return Condition.ALLOCATION_GRANTED
+        if self.workers < self.ranks:
+            return Condition.WORKER_REGISTERED
+        if self.workspaces < self.ranks:
+            return Condition.WORKSPACE_READY
+        if not self.kernel:
+            return Condition.KERNEL_READY
+        return None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.missing is None
+
+    @property
+    def met(self) -> int:
+        """How many of the four conditions hold, counted in order."""
+        missing = self.missing
+        return 4 if missing is None else list(Condition).index(missing)
+
+    @property
+    def sentence(self) -> str:
+        """For a person: how many conditions hold, and what is waited for."""
+        missing = self.missing
+        if missing is None:
+            return "4 of 4 conditions: the kernel is ready"
+        waits = {
+            Condition.ALLOCATION_GRANTED: "waiting for the allocation",
+            Condition.WORKER_REGISTERED: f"waiting for the worker, {self.workers} of {self.ranks} connected",
+            Condition.WORKSPACE_READY: f"waiting for the workspace, {self.workspaces} of {self.ranks} ready",
+            Condition.KERNEL_READY: "waiting for the kernel to answer",
+        }
+        told = f"{self.met} of 4 conditions: {waits[missing]}"
+        return f"{told} ({self.detail})" if self.detail else told
