@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -78,16 +77,6 @@ def test_the_probe_leaves_nothing_behind(run_probe: Prove, place: Any) -> None:
     before = everything()
     run_probe()
     assert everything() == before
-
-
-def test_the_probe_is_quick(run_probe: Prove) -> None:
-    took = []
-    for _ in range(5):
-        began = time.monotonic()
-        assert run_probe().verified
-        took.append(time.monotonic() - began)
-    print(f"seconds: {sorted(took)}")
-    assert min(took) < 0.6
 
 
 class SandboxWithAHole:
