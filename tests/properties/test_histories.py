@@ -8,18 +8,23 @@ allocation. `test_broken_rules` holds that a broken copy of each rule is caught 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from openai4s_provisioner.orchestration import executor, session
 from openai4s_provisioner.orchestration.bootstrap import Claims, fresh_nonce
 from openai4s_provisioner.orchestration.config import Policy
 from openai4s_provisioner.orchestration.errors import CouldNotAsk, SessionEnded
@@ -40,15 +45,13 @@ from openai4s_provisioner.testing.control_lab import ControlLab
 from openai4s_provisioner.testing.faulty_backends import FakeAllocation, ManualClock, ObedientBackend
 
 POLICY = Policy(call_deadline_s=5.0, workspace_settle_s=0.05)
-SUBMITS = ("lands", "lands, answer lost", "lands late", "never lands", "rejected")
-LOOKUPS = ("works", "fails")
-OBSERVES = ("works", "fails", "forgets")
-CANCELS = ("works", "does nothing", "answer lost", "fails")
-MOODS = [
-    (kind, mood)
-    for kind, moods in (("submit", SUBMITS), ("lookup", LOOKUPS), ("observe", OBSERVES), ("cancel", CANCELS))
-    for mood in moods
-]
+MEMORY = "/dev/shm"  # thousands of commits, none of which has to outlive the machine
+MOODS = {
+    "submit": ("lands", "lands, answer lost", "lands late", "never lands", "rejected"),
+    "lookup": ("works", "fails"),
+    "observe": ("works", "fails", "forgets"),
+    "cancel": ("works", "does nothing", "answer lost", "fails"),
+}
 
 
 @dataclass
@@ -92,9 +95,14 @@ class BackendInEveryMood(ObedientBackend):
 
 
 class Histories(RuleBasedStateMachine):
+    moods: ClassVar[Mapping[str, Sequence[str]]] = MOODS
+
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="o4s-history-"))
+        self.names = itertools.count()
+        for module in (session, executor):  # the order of everything comes from the history, not from random names
+            vars(module)["uuid"] = SimpleNamespace(uuid4=self._name)
+        self.folder = Path(tempfile.mkdtemp(prefix="o4s-history-", dir=MEMORY if os.path.isdir(MEMORY) else None))
         self.loop = asyncio.new_event_loop()
         self.clock = ManualClock()
         self.backend = BackendInEveryMood(self.clock)
@@ -103,12 +111,20 @@ class Histories(RuleBasedStateMachine):
         self.over: dict[str, Situation] = {}
         self.forgets_since: float | None = None
 
+    def _name(self) -> SimpleNamespace:
+        return SimpleNamespace(hex=f"{next(self.names):032x}")
+
+    def _take_mood(self, data: st.DataObject) -> None:
+        self.backend.mood = {what: data.draw(st.sampled_from(moods)) for what, moods in self.moods.items()}
+        forgets = self.backend.mood["observe"] == "forgets"
+        self.forgets_since = (self.forgets_since or self.clock()) if forgets else None
+
     def do(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
 
-    @initialize(submit=st.sampled_from(SUBMITS), cancel=st.sampled_from(CANCELS))
-    def start(self, submit: str, cancel: str) -> None:
-        self.backend.mood |= {"submit": submit, "cancel": cancel}
+    @initialize(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        self._take_mood(data)
 
         async def build() -> ControlLab:
             lab = ControlLab(self.folder, self.backend, clock=self.clock, policy=POLICY)
@@ -130,11 +146,9 @@ class Histories(RuleBasedStateMachine):
             self.clock.forward(seconds)
             self.do(self.lab.turns())
 
-    @rule(mood=st.sampled_from(MOODS))
-    def the_mood_changes(self, mood: tuple[str, str]) -> None:
-        self.backend.mood[mood[0]] = mood[1]
-        forgets = self.backend.mood["observe"] == "forgets"
-        self.forgets_since = (self.forgets_since or self.clock()) if forgets else None
+    @rule(data=st.data())
+    def the_mood_changes(self, data: st.DataObject) -> None:
+        self._take_mood(data)
 
     @rule()
     @precondition(lambda self: len(self.opened) < 3)
@@ -156,7 +170,7 @@ class Histories(RuleBasedStateMachine):
     def somebody_wishes_a_stop(self, data: st.DataObject, reason: Reason) -> None:
         opened = data.draw(st.sampled_from(self.opened))
         if self.do(self.lab.sessions.request_stop(opened.workload_id, reason, "somebody")):
-            self.wishes[opened.workload_id] = reason
+            self.wishes.setdefault(opened.workload_id, reason)
 
     @rule(data=st.data())
     @precondition(lambda self: self.opened)
@@ -215,14 +229,14 @@ class Histories(RuleBasedStateMachine):
             each.seen = Observation(Observed.FAILED if code else Observed.COMPLETED, exit_code=code)
 
     @rule(data=st.data(), state=st.sampled_from([Observed.PENDING, Observed.FAILED, Observed.CANCELLED]))
-    @precondition(lambda self: self.backend.running)
+    @precondition(lambda self: self._running())
     def an_allocation_changes_by_itself(self, data: st.DataObject, state: Observed) -> None:
-        data.draw(st.sampled_from(self.backend.running)).seen = Observation(state)
+        data.draw(st.sampled_from(self._running())).seen = Observation(state)
 
     @rule(data=st.data(), reason=st.sampled_from([Reason.NODE_FAILED, Reason.PREEMPTED, Reason.OUT_OF_MEMORY]))
-    @precondition(lambda self: self.backend.running)
+    @precondition(lambda self: self._running())
     def an_allocation_is_lost(self, data: st.DataObject, reason: Reason) -> None:
-        data.draw(st.sampled_from(self.backend.running)).seen = Observation(Observed.FAILED, reason)
+        data.draw(st.sampled_from(self._running())).seen = Observation(Observed.FAILED, reason)
 
     @rule()
     def the_process_is_killed(self) -> None:
@@ -296,6 +310,8 @@ class Histories(RuleBasedStateMachine):
         finally:
             self.loop.run_until_complete(self.loop.shutdown_default_executor())
             self.loop.close()
+            for module in (session, executor):
+                vars(module)["uuid"] = uuid
             shutil.rmtree(self.folder)
 
     def _heal(self) -> None:
@@ -333,6 +349,10 @@ class Histories(RuleBasedStateMachine):
     def _is_over_or_ending(self, opened: OpenedSession) -> bool:
         workload = self._now(opened).workload
         return workload.phase.is_terminal or workload.desired is Desired.STOPPED
+
+    def _running(self) -> list[FakeAllocation]:
+        """In the order of the sessions, since submissions of one turn may overtake each other."""
+        return [each for opened in self.opened for each in self._allocations_of(opened) if not each.is_over]
 
     def _attempts(self, opened: OpenedSession) -> list[tuple[str, int, str]]:
         return [tuple(row) for row in self.do(self.lab.store.run(_rows, "allocation_id, epoch, phase", opened))]
