@@ -24,7 +24,7 @@ from .models import Allocation, KernelLaunch, ResourceProfile, SessionSpec, Work
 from .ports import AllocationBackend, AllocationRequest
 from .private_folder import prepare_folder
 from .reasons import Reason
-from .ways_in import WaysIn
+from .ways_in import ADDRESS_RECORD, WaysIn, address_record
 from .workspace_proof import nonce_name, place_nonce, remove_proofs
 
 KEPT_LOGS = 20  # failed attempts whose logs are kept
@@ -111,6 +111,7 @@ class AttemptPreparer:
         for rank in range(allocation.nodes):
             content = self._rank_file(workload, allocation, rank, launch, sandbox) | route
             _write_private(folder / f"rank-{rank}.json", json.dumps(content))
+        _write_private(folder / ADDRESS_RECORD, address_record(route["addresses"], route["certificate_sha256"]))
         return AllocationRequest(
             token=allocation.token,
             allocation_id=allocation.allocation_id,
