@@ -7,7 +7,6 @@ reads the file before it dials again. What cannot be written is logged and tried
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,11 +17,10 @@ from .errors import Refused
 from .ports import AllocationBackend
 from .private_folder import replace_private
 from .store import Situation, Store, StoreThread
-from .ways_in import WaysIn
+from .ways_in import ADDRESS_RECORD, WaysIn, address_record
 
 _log = logging.getLogger(__name__)
 LOOK_EVERY_S = 10.0  # well below the time that a worker looks for its server
-RECORD = "server.json"  # the worker knows this name, too
 
 
 class AddressKeeper:
@@ -75,14 +73,13 @@ class AddressKeeper:
                 continue
             try:
                 addresses = ways_in.for_workers(profile, self._backends.get(each.allocation.backend))
-                _write(folder / RECORD, addresses, ways_in.certificate_sha256)
+                _write(folder / ADDRESS_RECORD, address_record(addresses, ways_in.certificate_sha256).encode())
             except Refused as refusal:  # no address that would lead here: the former ones stay
                 _log.warning("%s", refusal)
             except OSError as error:
-                _log.warning("%s cannot be written: %s", folder / RECORD, error.strerror)
+                _log.warning("%s cannot be written: %s", folder / ADDRESS_RECORD, error.strerror)
 
 
-def _write(path: Path, addresses: tuple[str, ...], certificate_sha256: str | None) -> None:
-    content = json.dumps({"addresses": addresses, "certificate_sha256": certificate_sha256}).encode()
+def _write(path: Path, content: bytes) -> None:
     if not path.is_file() or path.read_bytes() != content:
         replace_private(path, content)

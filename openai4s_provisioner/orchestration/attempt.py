@@ -34,7 +34,7 @@ from .ports import AllocationBackend, AllocationRequest
 from .private_folder import prepare_folder
 from .reasons import Reason
 from .steady_clock import steady_time
-from .ways_in import WaysIn
+from .ways_in import ADDRESS_RECORD, WaysIn, address_record
 from .workspace_proof import nonce_name, place_nonce, remove_proofs
 
 KEPT_LOGS = 20  # failed attempts whose logs are kept
@@ -129,6 +129,8 @@ class AttemptPreparer:
             if workload.kind is Kind.BATCH:
                 content = self._batch_file(content)
             _write_private(folder / f"rank-{rank}.json", json.dumps(content))
+        if route:  # a BATCH dials nobody
+            _write_private(folder / ADDRESS_RECORD, address_record(route["addresses"], route["certificate_sha256"]))
         return AllocationRequest(
             token=allocation.token,
             allocation_id=allocation.allocation_id,

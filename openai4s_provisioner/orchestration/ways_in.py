@@ -6,12 +6,16 @@ say otherwise. It refuses to name a way that cannot lead here.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .errors import Refused
 from .models import ResourceProfile, WorkerTransport
 from .ports import AllocationBackend, RunsHere
 from .reasons import Reason
+
+ADDRESS_RECORD = "server.json"  # beside an attempt's files; the worker knows this name, too
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,11 @@ class WaysIn:
         if not self.network:
             raise closed_to_network(profile)
         return self.network
+
+
+def address_record(addresses: Sequence[str], certificate_sha256: str | None) -> str:
+    """The content of the file in which a worker that lost its server finds it again."""
+    return json.dumps({"addresses": list(addresses), "certificate_sha256": certificate_sha256})
 
 
 def needs_network(profile: ResourceProfile, backend: AllocationBackend | None) -> bool:

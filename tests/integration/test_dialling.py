@@ -23,6 +23,7 @@ from openai4s_provisioner.gateway.network_listener import NetworkListener
 from openai4s_provisioner.gateway.worker_gateway import NetworkDoor, WorkerGateway
 from openai4s_provisioner.orchestration import address_keeper
 from openai4s_provisioner.orchestration.models import Registration
+from openai4s_provisioner.orchestration.ways_in import ADDRESS_RECORD, address_record
 from openai4s_provisioner.testing.echo_kernel import KernelThatEchoes
 from openai4s_provisioner.testing.front_desks import DeskThatAdmitsOnce, ObserverThatRemembers
 from openai4s_provisioner.transport.loop import Loop
@@ -249,7 +250,7 @@ def test_a_worker_that_needs_no_tls_loads_none() -> None:
 
 
 def test_the_record_has_one_name_at_both_ends() -> None:
-    assert address_keeper.RECORD == attempt_module.ADDRESS_RECORD
+    assert attempt_module.ADDRESS_RECORD == ADDRESS_RECORD
 
 
 def test_a_server_that_moved_is_found_by_its_record(net: Place) -> None:
@@ -257,7 +258,8 @@ def test_a_server_that_moved_is_found_by_its_record(net: Place) -> None:
     folder = net.worker(*first.network_addresses)
     net.observer.wait_for(lambda told: told.detail == LinkState.CONNECTED)
     second_listen = f"127.0.0.1:{free_port()}"
-    address_keeper._write(folder / address_keeper.RECORD, (f"tls:{second_listen}",), net.certificate.sha256)
+    record = address_record([f"tls:{second_listen}"], net.certificate.sha256)
+    address_keeper._write(folder / ADDRESS_RECORD, record.encode())
     door = NetworkDoor(parse_listen(second_listen), (), net.certificate)
     # The same server on another port: its links are what it resumes, so they move with it.
     running = first._running
@@ -289,8 +291,8 @@ def test_a_record_that_is_nothing_leaves_the_former_addresses(net: Place, conten
     gateway = net.gateway(limits=Limits(reconnect_s=20))
     folder = net.worker(*gateway.network_addresses)
     net.observer.wait_for(lambda told: told.detail == LinkState.CONNECTED)
-    (folder / address_keeper.RECORD).write_bytes(content)
-    (folder / address_keeper.RECORD).chmod(0o600)
+    (folder / ADDRESS_RECORD).write_bytes(content)
+    (folder / ADDRESS_RECORD).chmod(0o600)
     running = gateway._running
     assert running is not None
     for one in running.roster._workers.values():

@@ -16,9 +16,9 @@ from traitlets.config import Config
 from openai4s_provisioner.app import ControlPlane
 from openai4s_provisioner.jupyter import kernelspecs
 from openai4s_provisioner.jupyter.settings import OpenAI4S
-from openai4s_provisioner.orchestration.address_keeper import RECORD
 from openai4s_provisioner.orchestration.config import default_config
 from openai4s_provisioner.orchestration.store import Store
+from openai4s_provisioner.orchestration.ways_in import ADDRESS_RECORD
 
 from .conftest import SessionLab
 
@@ -136,9 +136,12 @@ async def test_a_running_worker_is_told_where_the_server_is(lab: SessionLab) -> 
     situation = await lab.situation()
     running = lab.control._running
     assert running is not None
+    record = OpenAI4S().frozen().exchange_dir / "attempts" / situation.allocation.allocation_id / ADDRESS_RECORD
+    at_first = json.loads(record.read_text())
+    record.unlink()
     await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(running._address_keeper.refresh(), lab.control._loop))
-    record = OpenAI4S().frozen().exchange_dir / "attempts" / situation.allocation.allocation_id / RECORD
     content = json.loads(record.read_text())
+    assert content == at_first
     assert content["addresses"] == list(running.gateway.network_addresses)
     assert content["certificate_sha256"] == running.gateway.certificate_sha256
     assert os.stat(record).st_mode & 0o777 == 0o600
