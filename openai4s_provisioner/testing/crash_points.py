@@ -134,7 +134,9 @@ class BackendWithCrashPoints:
     def check_profile(self, profile: ResourceProfile) -> None:
         self.real.check_profile(profile)
 
-    async def isolates_session_credentials(self, profile: ResourceProfile) -> IsolationVerdict:
+    async def isolates_session_credentials(
+        self, profile: ResourceProfile, private_network: bool = False
+    ) -> IsolationVerdict:
         return IsolationVerdict(True)
 
     async def submit(self, request: AllocationRequest) -> SubmitResult:

@@ -56,7 +56,9 @@ class BackendOfFiles:
     def check_profile(self, profile: ResourceProfile) -> None:
         pass
 
-    async def isolates_session_credentials(self, profile: ResourceProfile) -> IsolationVerdict:
+    async def isolates_session_credentials(
+        self, profile: ResourceProfile, private_network: bool = False
+    ) -> IsolationVerdict:
         return IsolationVerdict(True)
 
     async def submit(self, request: AllocationRequest) -> SubmitResult:

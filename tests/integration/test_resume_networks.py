@@ -24,6 +24,7 @@ from openai4s_provisioner.gateway.listen_address import parse_listen
 from openai4s_provisioner.gateway.worker_gateway import NetworkDoor, WorkerGateway
 from openai4s_provisioner.orchestration import address_keeper
 from openai4s_provisioner.orchestration.models import Registration
+from openai4s_provisioner.orchestration.ways_in import ADDRESS_RECORD, address_record
 from openai4s_provisioner.testing.front_desks import DeskThatAdmitsOnce
 
 from .test_real_kernel import SECRETS, Notebook, Session
@@ -159,8 +160,8 @@ def test_a_server_whose_address_changes_is_found_again(far_session: Open, wires:
     opened = far_session(wires.server)
     runs(opened)
     wires.move_server(wires.server, wires.second_server)
-    record = opened.attempt_dir / address_keeper.RECORD
-    address_keeper._write(record, tuple(opened.addresses(wires.second_server)), opened.certificate.sha256)
+    record = address_record(opened.addresses(wires.second_server), opened.certificate.sha256)
+    address_keeper._write(opened.attempt_dir / ADDRESS_RECORD, record.encode())
     figure("seconds until it is connected at the new address", opened.until(LinkState.CONNECTED, 2, 120))
     runs(opened)
 
