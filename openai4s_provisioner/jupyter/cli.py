@@ -1,6 +1,7 @@
 """``jupyter openai4s``: what a person or an admin does outside of JupyterLab.
 
 Every command prints plain lines and ends with an honest exit status: 0 done, 1 refused with one sentence, 2 misused.
+`wait` and `run` end as the command did (128 + N after signal N); 130 after an interrupt, 141 when nobody reads on.
 """
 
 from __future__ import annotations

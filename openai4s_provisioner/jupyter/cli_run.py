@@ -62,7 +62,7 @@ async def _followed(store: StoreThread, state_dir: Path, task: Task) -> int:
     """Until the task is over; its exit status as a shell has it."""
     loop = asyncio.get_running_loop()
     interrupts: asyncio.Queue[int] = asyncio.Queue()
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for signum in (signal.SIGINT, signal.SIGTERM):  # not SIGHUP: a task outlives its terminal
         loop.add_signal_handler(signum, interrupts.put_nowait, signum)
     folders = (str(output_folder(state_dir, task.task_id)),)
     position, next_check = 0, loop.time() + _ALIVE_EVERY_S

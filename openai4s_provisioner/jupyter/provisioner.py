@@ -33,7 +33,7 @@ from .kernelspecs import MARK, chosen_transport, mark
 from .settings import OpenAI4S
 
 _POLL_S = 0.05
-RELEASE_WAIT_S = 10.0  # DESIGN 5: how long a caller without a server waits for the stop to be accepted
+RELEASE_WAIT_S = 10.0  # for the stop to be stored and the end seen; afterwards it goes on by itself
 
 
 class SessionProvisioner(KernelProvisionerBase):
@@ -200,7 +200,7 @@ class SessionProvisioner(KernelProvisionerBase):
         return None if self._control is None else self._control.kernel_state(self.kernel_id)
 
     def _forbid_restart(self) -> None:
-        """A session that ended for good is not resubmitted by Jupyter's restarter (facts: raising later is a trap)."""
+        """What ended for good is not started again by Jupyter's restarter: raising later leaves clients waiting."""
         restarter = getattr(self.parent, "_restarter", None)
         if restarter is not None:
             restarter.restart_limit = 0

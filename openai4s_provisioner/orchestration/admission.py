@@ -76,7 +76,7 @@ class Admission:
 
     async def record(self, owner: str, refusal: Refused) -> None:
         """A refusal makes no state where there is none (INV-10); then the log has it alone."""
-        _log.warning("refused a session of %s: %s: %s", owner, refusal.reason, refusal)
+        _log.warning("refused a request of %s: %s: %s", owner, refusal.reason, refusal)
         if self._store.exists:
             await self._store.run(Store.record, None, "refused", owner, refusal.reason, str(refusal), self._clock())
 

@@ -80,7 +80,13 @@ class BatchService:
             max_batches=self._config.limits.max_batches,
         )
         self._launches[new.workload_id] = request.launch
-        await self._store.run(batches.open_batch, new, self._daemon.daemon_id, self._clock())
+        try:
+            await self._store.run(batches.open_batch, new, self._daemon.daemon_id, self._clock())
+        except Exception as error:
+            self._launches.pop(new.workload_id)
+            if isinstance(error, Refused):
+                await self._admission.record(request.owner, error)
+            raise
         self._driver.poke(new.workload_id)
         entry = await self._until(new.workload_id, lambda now: now.allocation.phase is not Phase.SUBMITTING)
         workload = entry.now.workload

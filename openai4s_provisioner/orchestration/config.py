@@ -7,11 +7,12 @@ Nothing here is written, and nothing here knows which backends exist.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,14 +129,15 @@ def parse_config(content: str, source: Path, home: str = "") -> SiteConfig:
     limits = _limits(root.table("limits"))
     policy = _policy(root.table("control"))
     backends = {name: dict(table.rest()) for name, table in root.tables("backends")}
-    profiles = {name: _profile(name, table) for name, table in root.tables("profiles")}
+    profiles = {name: _profile(name, table, policy) for name, table in root.tables("profiles")}
     if not profiles:
-        profiles = dict(default_config().profiles)
-    default = root.text("default_profile", DEFAULT_PROFILE if DEFAULT_PROFILE in profiles else next(iter(profiles)))
-    if default not in profiles:
-        raise root.wrong("default_profile", default, f"is not a profile. Choose one of {', '.join(sorted(profiles))}")
+        (default,) = default_config().profiles.values()
+        profiles = {DEFAULT_PROFILE: replace(default, registration_timeout_s=_registration_timeout_s(policy))}
+    chosen = root.text("default_profile", DEFAULT_PROFILE if DEFAULT_PROFILE in profiles else next(iter(profiles)))
+    if chosen not in profiles:
+        raise root.wrong("default_profile", chosen, f"is not a profile. Choose one of {', '.join(sorted(profiles))}")
     root.refuse_unknown()
-    return SiteConfig(profiles, default, backends, limits, policy, source, lines)
+    return SiteConfig(profiles, chosen, backends, limits, policy, source, lines)
 
 
 def _read(path: Path) -> str:
@@ -174,7 +176,11 @@ def _policy(table: Table) -> Policy:
     return Policy(**values)
 
 
-def _profile(name: str, table: Table) -> ResourceProfile:
+def _registration_timeout_s(policy: Policy) -> int:
+    return math.ceil(policy.registration_timeout_s)
+
+
+def _profile(name: str, table: Table, policy: Policy) -> ResourceProfile:
     if not _NAME.fullmatch(name):
         raise table.wrong_here(
             name,
@@ -195,7 +201,7 @@ def _profile(name: str, table: Table) -> ResourceProfile:
         share=table.paths("share"),
         share_read_only=table.paths("share_read_only"),
         ready_check=table.choice("ready_check", ReadyCheck.EXECUTE),
-        registration_timeout_s=table.whole("registration_timeout_s", 300, 1, 24 * 3600),
+        registration_timeout_s=table.whole("registration_timeout_s", _registration_timeout_s(policy), 1, 24 * 3600),
         spool_mb=table.whole("spool_mb", 2048, 0, 1 << 20),
         transport=table.choice("transport", WorkerTransport.AUTO),
         backend_options=table.rest(),

@@ -42,7 +42,3 @@ class CouldNotAsk(ProvisionerError):
 
 class IllegalTransition(ProvisionerError):
     """An event that the phase table does not hold for this phase. Nothing was changed."""
-
-
-class StaleEpoch(ProvisionerError):
-    """Something carries an epoch that is not its workload's live one (INV-7)."""

@@ -1,4 +1,4 @@
-"""The vocabulary every part shares: workloads, allocations, profiles, phases and reasons.
+"""The vocabulary every part shares: workloads, allocations, profiles and phases.
 
 Values only: nothing here reads a clock, a file or the network, and nothing here knows which backend exists.
 `Phase.is_terminal` and `Phase.is_active_allocation` are the only copies of those two sets in Python;

@@ -29,7 +29,7 @@ from .store import NewSession, Situation, Store, StoreThread
 
 @dataclass(frozen=True)
 class SessionRequest:
-    """What a provisioner asks for. `socket_path` is the longest kernel socket that will be bound for it."""
+    """A kernel, and what is asked for it."""
 
     kernel_id: str
     admission: AdmissionRequest

@@ -182,3 +182,11 @@ def test_lines_are_found_through_every_form_that_toml_has() -> None:
     assert lines["t", "quoted.name", "after", "inner"] == 12
     assert lines["list", "y"] == 14
     assert ("neither",) not in lines
+
+
+def test_the_sites_registration_timeout_holds_for_profiles_that_state_none(tmp_path: Path) -> None:
+    text = "[control]\nregistration_timeout_s = 42\n"
+    assert parse_config(text, tmp_path / "x.toml").profiles["default"].registration_timeout_s == 42
+    text += "[profiles.a]\n[profiles.b]\nregistration_timeout_s = 7\n"
+    profiles = parse_config(text, tmp_path / "x.toml").profiles
+    assert [profiles[name].registration_timeout_s for name in ("a", "b")] == [42, 7]
