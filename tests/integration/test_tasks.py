@@ -101,8 +101,8 @@ def test_all_of_a_large_output_arrives(session: Session) -> None:
 def test_several_at_once_do_not_mix(session: Session) -> None:
     tasks = [session.begin("sh", "-c", f"for i in 1 2 3; do echo {n}; sleep 0.1; done; exit {n}") for n in range(3)]
     for number, task in enumerate(tasks):
-        assert task.communicate(timeout=60)[0] == f"{number}\n" * 3
-        assert task.returncode == number
+        out, err = task.communicate(timeout=60)
+        assert (out, err, task.returncode) == (f"{number}\n" * 3, "", number)
 
 
 def test_an_interrupt_cancels_the_task_and_waits_for_it(session: Session) -> None:
