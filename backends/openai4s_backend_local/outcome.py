@@ -21,6 +21,7 @@ _EXIT_CODES: dict[int | None, tuple[Observed, Reason | None]] = {
     ExitCode.BAD_ATTEMPT: (Observed.FAILED, Reason.BOOTSTRAP_FAILED),
     ExitCode.NEVER_REGISTERED: (Observed.FAILED, Reason.WORKER_REGISTRATION_TIMEOUT),
     ExitCode.SERVER_GONE: (Observed.FAILED, Reason.SERVER_GONE),
+    ExitCode.UNRECORDED: (Observed.FAILED, Reason.WORKER_LOST),
 }
 _BY_ITSELF = (Observed.FAILED, Reason.WORKER_LOST)  # a signal, or any other exit code
 _WORDS: dict[str, tuple[Observed, Reason | None]] = {

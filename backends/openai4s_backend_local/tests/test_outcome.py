@@ -28,6 +28,7 @@ def _receipt(ended: Ended | None = None, worker: Exit | None = None, cancel_aske
         (Exit(ExitCode.NEVER_REGISTERED, None), Observed.FAILED, Reason.WORKER_REGISTRATION_TIMEOUT),
         (Exit(ExitCode.BAD_ATTEMPT, None), Observed.FAILED, Reason.BOOTSTRAP_FAILED),
         (Exit(ExitCode.BAD_USAGE, None), Observed.FAILED, Reason.BOOTSTRAP_FAILED),
+        (Exit(ExitCode.UNRECORDED, None), Observed.FAILED, Reason.WORKER_LOST),
     ],
 )
 def test_every_exit_of_a_worker_has_its_line(exit_: Exit, state: Observed, reason: Reason | None) -> None:
