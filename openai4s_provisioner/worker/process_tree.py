@@ -59,9 +59,15 @@ def with_descendants_in_group(pid: int, processes: dict[int, Process]) -> list[P
 
 
 def signal_tree(pid: int, signum: int) -> list[int]:
-    """Signal a process and its descendants of the same group; returns the pids that were signalled."""
-    targets = with_descendants_in_group(pid, read_all())
-    return [target.pid for target in targets if _signal_one(target, signum)]
+    """Signal a process and its descendants of the same group; returns the pids that were signalled.
+
+    Reading /proc takes milliseconds. A program started meanwhile is in no list yet, while its parent, waiting for it,
+    ignores the interrupt; so those that have come are looked for once more, and nobody is signalled twice.
+    """
+    first = with_descendants_in_group(pid, read_all())
+    signalled = [target.pid for target in first if _signal_one(target, signum)]
+    late = [target for target in with_descendants_in_group(pid, read_all()) if target.pid not in signalled]
+    return signalled + [target.pid for target in late if _signal_one(target, signum)]
 
 
 def _signal_one(target: Process, signum: int) -> bool:

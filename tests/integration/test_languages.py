@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import queue
 import shutil
 import sys
 from dataclasses import dataclass
@@ -126,15 +124,6 @@ class Notebook:
         while (await self.lab.reply_to(self.lab.client.execute("1")))["status"] != "ok":  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
-    async def interrupted(self, running: str) -> dict[str, Any]:
-        """Interrupt as a person does, once more if need be: R's kernel swallows one that meets it between two calls."""
-        for _ in range(2):
-            await self.lab.manager.interrupt_kernel()
-            with contextlib.suppress(queue.Empty):
-                return await self.lab.reply_to(running, timeout_s=5)
-        await self.lab.manager.interrupt_kernel()
-        return await self.lab.reply_to(running)
-
     async def begin(self, code: str) -> str:
         """Start a cell; returns once it runs."""
         assert self.lab.client is not None
@@ -167,7 +156,9 @@ async def test_an_interrupt_ends_what_never_ends(notebook: Notebook, language: L
     await lab.start()
     await notebook.run(language.remember)
     for loop in language.loops:
-        reply = await notebook.interrupted(await notebook.begin(loop))
+        running = await notebook.begin(loop)
+        await lab.manager.interrupt_kernel()
+        reply = await lab.reply_to(running)
         assert reply["status"] in {"error", "abort"} or "system" in loop, loop
         await notebook.until_it_takes_cells()
         assert await notebook.run(language.recall) == ("ok", "42"), "the kernel's memory is still there"
