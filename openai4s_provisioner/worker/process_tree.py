@@ -8,6 +8,7 @@ and signalling is left alone, since process ids are reused.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from typing import NamedTuple
@@ -65,9 +66,18 @@ def signal_tree(pid: int, signum: int) -> list[int]:
     ignores the interrupt; so those that have come are looked for once more, and nobody is signalled twice.
     """
     first = with_descendants_in_group(pid, read_all())
+    if first and first[0].group == pid and _same_now(first[0]):  # it leads its group: the system reaches all at once
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signum)
+            return [target.pid for target in first]
     signalled = [target.pid for target in first if _signal_one(target, signum)]
     late = [target for target in with_descendants_in_group(pid, read_all()) if target.pid not in signalled]
     return signalled + [target.pid for target in late if _signal_one(target, signum)]
+
+
+def _same_now(target: Process) -> bool:
+    now = read_process(target.pid)
+    return now is not None and now.started == target.started
 
 
 def _signal_one(target: Process, signum: int) -> bool:
