@@ -15,7 +15,7 @@ import os
 import secrets
 import tempfile
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +28,9 @@ from .orchestration.errors import Refused
 from .orchestration.models import ReadyCheck, ResourceProfile, SessionSpec, WorkspacePolicy
 from .orchestration.reasons import Reason
 from .orchestration.reclaimer import LeaseNotice
-from .orchestration.store import leases
+from .orchestration.store import leases, overview
 from .parts import AdmissionParts, RunningParts, load_site_config
+from .person_desk import PersonDesk
 from .transport.private_folder import PrivateFolder, private_path
 
 __all__ = [
@@ -92,6 +93,14 @@ class ControlPlane:
         """Renew the idle clock of a kernel. Fails with Refused or SessionEnded, whose text is for a person."""
         return self._submit(self._keep(kernel_id, actor))
 
+    def ask(self, question: Callable[[PersonDesk], Coroutine[Any, Any, _T]]) -> Future[_T]:
+        """Put a question, or a wish, to the person's desk."""
+        return self._submit(self._ask(question))
+
+    def drive_what_is_open(self) -> Future[bool]:
+        """Start driving, if this person has a workload that is not over. Where there is no state, it makes none."""
+        return self._submit(self._drive_what_is_open())
+
     def signal(self, kernel_id: str, signum: int) -> None:
         """Send a signal to the kernel's process. A dead kernel is no error."""
         if self._running is not None:
@@ -152,6 +161,16 @@ class ControlPlane:
         if self._running is None:
             raise Refused(Reason.INVALID_SPEC, f"No session holds the kernel {kernel_id!r}.")
         return await self._running.keep(kernel_id, actor)
+
+    async def _ask(self, question: Callable[[PersonDesk], Coroutine[Any, Any, _T]]) -> _T:
+        return await question(PersonDesk(self._admitting, self._running))
+
+    async def _drive_what_is_open(self) -> bool:
+        store = self._admitting.store
+        if not store.exists or await store.run(overview.open_ones, getpass.getuser()) == 0:
+            return False
+        await self._opened()
+        return True
 
     async def _opened(self) -> RunningParts:
         async with self._opening:

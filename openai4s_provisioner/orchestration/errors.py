@@ -28,6 +28,10 @@ class Refused(ProvisionerError):
         self.reason = reason
 
 
+class NotFound(ProvisionerError):
+    """What was named does not exist, or belongs to somebody else: the two look alike to whoever asks."""
+
+
 class SessionEnded(ProvisionerError):
     """The session ended, or was stopped, before its kernel became ready, or while it was used."""
 

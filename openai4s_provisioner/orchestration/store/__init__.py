@@ -1,6 +1,6 @@
 """The durable store: SQLite behind named statements, on a thread of its own."""
 
-from . import batches, drivers, epochs, leases, tasks
+from . import batches, drivers, epochs, leases, overview, tasks
 from .entries import Ending, NewBatch, NewEpoch, NewSession
 from .rows import DaemonRow, EventRow, LaunchRow, Situation
 from .store import Store
@@ -21,5 +21,6 @@ __all__ = [
     "drivers",
     "epochs",
     "leases",
+    "overview",
     "tasks",
 ]
