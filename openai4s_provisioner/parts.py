@@ -41,6 +41,8 @@ from .orchestration.reports import WorkerReports
 from .orchestration.session import SessionService
 from .orchestration.store import Situation, StoreThread, leases
 from .orchestration.tasks import TaskDesk
+from .orchestration.walltime_desk import Extended, WalltimeDesk
+from .orchestration.walltime_watch import WalltimeWatch
 from .orchestration.ways_in import WaysIn
 from .session_sandbox import SessionSandbox
 from .transport.private_folder import PrivateFolder, remove_leftovers
@@ -102,6 +104,7 @@ class AdmissionParts:
         self.admission = Admission(
             self.config, self.backends, self.store, self.sandbox, listens=self.listen is not None
         )
+        self.walltime = WalltimeDesk(self.config, self.backends, self.store)
 
     def network_door(self) -> NetworkDoor | None:
         """What to listen on, with the certificate, which is made now if there is none. None: open no port."""
@@ -152,16 +155,7 @@ class RunningParts:
         preparer = self._preparer(admitting, issuer, launches)
         told = (preparer.attempt_dir, self._ways_in)
         self._address_keeper = AddressKeeper(store, daemon, config, admitting.backends, *told)
-        executor = Executor(
-            store=store,
-            daemon=daemon,
-            config=config,
-            policy=config.policy,
-            backends=admitting.backends,
-            preparer=preparer,
-            outbox=outbox,
-            launches=launches,
-        )
+        executor = self._make_executor(admitting, preparer, outbox, launches)
         self.reconciler = Reconciler(
             store=store,
             daemon=daemon,
@@ -195,6 +189,23 @@ class RunningParts:
         observer.reports, observer.tasks = self.reports, self.tasks
         self.kernels = LiveKernels(self.sessions, self.gateway, config.policy.kernel_answer_s)
         self.reclaimer = self._make_reclaimer(config, changes)
+        self.walltime_watch = self._make_walltime_watch(admitting)
+        self._walltime, self._changes = admitting.walltime, changes
+
+    def _make_executor(
+        self, admitting: AdmissionParts, preparer: AttemptPreparer, outbox: Outbox, launches: LaunchBook
+    ) -> Executor:
+        return Executor(
+            store=self._store,
+            daemon=self._daemon,
+            config=admitting.config,
+            policy=admitting.config.policy,
+            backends=admitting.backends,
+            preparer=preparer,
+            outbox=outbox,
+            launches=launches,
+            end_moved=lambda: self.walltime_watch.poke(),
+        )
 
     def _make_reclaimer(self, config: SiteConfig, changes: ChangeBoard) -> Reclaimer:
         def announce(workload_id: str) -> None:
@@ -206,7 +217,16 @@ class RunningParts:
             daemon=self._daemon,
             period_s=config.policy.period_s,
             announce=announce,
-            notify=self.kernels.lease_notice,
+            notify=self.kernels.notice,
+        )
+
+    def _make_walltime_watch(self, admitting: AdmissionParts) -> WalltimeWatch:
+        return WalltimeWatch(
+            store=self._store,
+            daemon=self._daemon,
+            config=admitting.config,
+            can_extend=admitting.walltime.can_extend,
+            notify=self.kernels.notice,
         )
 
     def _ways_in(self) -> WaysIn:
@@ -236,11 +256,13 @@ class RunningParts:
         self.tasks.start()
         self.reconciler.start()
         self.reclaimer.start()
+        self.walltime_watch.start()
         self._address_keeper.start()
 
     async def stop(self) -> None:
         await self.kernels.close()
         await self.reclaimer.stop()
+        await self.walltime_watch.stop()
         await self._address_keeper.stop()
         await self.reconciler.stop()
         await asyncio.to_thread(self.gateway.stop)
@@ -254,3 +276,10 @@ class RunningParts:
         kept = await self._store.run(leases.keep, kernel_id, actor, time.time())
         self.reclaimer.poke()
         return kept
+
+    async def extend(self, workload_id: str, seconds: int, actor: str) -> Extended:
+        """Put the end of a session's allocation off. Raises Refused."""
+        extended = await self._walltime.extend(workload_id, seconds, actor)
+        self.walltime_watch.poke()
+        self._changes.announce(workload_id)
+        return extended

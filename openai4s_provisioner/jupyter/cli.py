@@ -17,6 +17,7 @@ from ..app import load_site_config
 from ..orchestration.errors import ConfigError, ProvisionerError
 from ..orchestration.models import KernelTransport, ResourceProfile
 from . import cli_batch, cli_run, kernelspecs
+from .extend_cli import add_extend
 from .lease_cli import add_keep
 from .settings import OpenAI4S
 
@@ -72,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     remove.add_argument("name", nargs="+")
     remove.set_defaults(run=_remove)
     add_keep(commands)
+    add_extend(commands)
     cli_batch.add_commands(commands)
     cli_run.add_commands(commands)
     return parser

@@ -11,7 +11,7 @@ from typing import Any
 from jupyter_server.extension.application import ExtensionApp
 
 from ..orchestration.errors import ProvisionerError
-from . import announcer, routes
+from . import announcer, pending_kernels, routes
 from .control_door import ControlDoor
 from .settings import OpenAI4S
 
@@ -29,11 +29,20 @@ class SessionsExtension(ExtensionApp):
         server = self.serverapp
         assert server is not None
         assert server.event_logger is not None
-        self.door = ControlDoor(OpenAI4S(parent=server).frozen())
+        settings = OpenAI4S(parent=server)
+        self.door = ControlDoor(settings.frozen())
+        if settings.pending_kernels:
+            pending_kernels.put_on(server.kernel_manager)
         announcer.register(server.event_logger)
 
     def initialize_handlers(self) -> None:
         self.handlers.extend((pattern, handler, {"door": self.door}) for pattern, handler in routes.ROUTES)
+
+    async def stop_extension(self) -> None:
+        """Called at the server's end, before it shuts its kernels down: no start may outlive it."""
+        manager = self.serverapp.kernel_manager if self.serverapp else None
+        if isinstance(manager, pending_kernels.PendingSessions):
+            await manager.give_up_all()
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
         """Called once the server's loop runs: drive what is open, and say what is wrong."""

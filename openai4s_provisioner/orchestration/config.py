@@ -187,6 +187,7 @@ def _profile(name: str, table: Table, policy: Policy) -> ResourceProfile:
             "is not a usable profile name. Use at most 64 letters, digits, '_', '.' and '-', a letter or digit first",
         )
     leases = _leases(table.table("leases"))
+    walltime_s = table.whole("walltime_s", 0, 0, _A_YEAR_S)
     return ResourceProfile(
         name=name,
         backend=table.text("backend", DEFAULT_BACKEND),
@@ -194,7 +195,8 @@ def _profile(name: str, table: Table, policy: Policy) -> ResourceProfile:
         cpus=table.whole("cpus", 1, 1, 4096),
         memory_mb=table.whole("memory_mb", 0, 0, 1 << 26),
         gpus=table.whole("gpus", 0, 0, 1024),
-        walltime_s=table.whole("walltime_s", 0, 0, _A_YEAR_S),
+        walltime_s=walltime_s,
+        max_walltime_s=_max_walltime_s(table, walltime_s),
         nodes=table.whole("nodes", 1, 1, 4096),
         leases=leases,
         workspace=table.choice("workspace", WorkspacePolicy.ROOT),
@@ -206,6 +208,13 @@ def _profile(name: str, table: Table, policy: Policy) -> ResourceProfile:
         transport=table.choice("transport", WorkerTransport.AUTO),
         backend_options=table.rest(),
     )
+
+
+def _max_walltime_s(table: Table, walltime_s: int) -> int:
+    most = table.whole("max_walltime_s", 0, 0, _A_YEAR_S)
+    if 0 < most < walltime_s:
+        raise table.wrong("max_walltime_s", most, f"is less than walltime_s = {walltime_s}. Raise it, or remove it")
+    return most
 
 
 def _leases(table: Table) -> LeasePolicy:

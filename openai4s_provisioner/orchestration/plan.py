@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from .config import Policy
 from .models import Allocation, Binding, CommandExit, Desired, Phase, WorkerRow, Workload
+from .notes import Note, notes_of, talks
 from .ports import Observation, Observed
 from .reasons import Reason
 from .recovery import may_recover, pause_s
@@ -77,19 +78,6 @@ class RequestStop:
 
 
 @dataclass(frozen=True)
-class NoteGone:
-    """Found nowhere since `since`; None takes the suspicion back."""
-
-    since: float | None
-
-
-@dataclass(frozen=True)
-class NoteWaiting:
-    waiting: str
-    backend_detail: str
-
-
-@dataclass(frozen=True)
 class MarkTerminal:
     """The end, final. `reason` is what a person reads; the backend's word is kept beside it."""
 
@@ -119,8 +107,7 @@ Action = (
     | SendEnd
     | Cancel
     | RequestStop
-    | NoteGone
-    | NoteWaiting
+    | Note
     | MarkTerminal
     | RecordExit
 )
@@ -173,7 +160,7 @@ def plan(
     ending = _ending(workload, allocation, seen, workers, now, policy)
     if ending is not None:
         return (Recover(ending) if recoverable and may_recover(ending.reason, workload.epoch) else ending,)
-    notes = _notes(allocation, seen, workers, now)
+    notes = notes_of(allocation, seen, workers, now)
     if workload.desired is Desired.STOPPED or _is_retired(allocation):
         return (*notes, *_barrier(allocation, seen, workers, now, policy))
     steps = _progress(allocation, seen, workers, bindings, now, policy)
@@ -240,7 +227,7 @@ def _ending(
 ) -> MarkTerminal | None:
     if seen.state in _WORDS:  # an explicit word is final at once
         return _by_word(workload, allocation, seen, workers)
-    if seen.state is not Observed.GONE or _talks(workers):
+    if seen.state is not Observed.GONE or talks(workers):
         return None
     if _said_goodbye(allocation, workers):  # a witness reported the exit: no need to wait
         return _by_witness(workload, allocation, seen, workers)
@@ -312,29 +299,8 @@ def _exit_words(workers: Sequence[WorkerRow]) -> str:
 # -- while it lives ------------------------------------------------------------------------------------------------
 
 
-def _talks(workers: Sequence[WorkerRow]) -> bool:
-    """A second witness that it lives, whatever the backend says."""
-    return any(worker.connected and worker.ended_at is None for worker in workers)
-
-
 def _said_goodbye(allocation: Allocation, workers: Sequence[WorkerRow]) -> bool:
     return len(workers) == allocation.nodes and all(worker.ended_at is not None for worker in workers)
-
-
-def _notes(allocation: Allocation, seen: Observation, workers: Sequence[WorkerRow], now: float) -> tuple[Action, ...]:
-    """What to write down; nothing when nothing changed."""
-    if seen.state is Observed.UNKNOWN:
-        return ()
-    notes: list[Action] = []
-    suspected = seen.state is Observed.GONE and not _talks(workers)
-    if suspected and (allocation.gone_since is None or allocation.gone_since > now):  # a clock may have been set back
-        notes.append(NoteGone(now))
-    if not suspected and allocation.gone_since is not None:
-        notes.append(NoteGone(None))
-    waits = seen.state is Observed.PENDING and allocation.phase is Phase.PENDING
-    if waits and seen.waiting != allocation.waiting:
-        notes.append(NoteWaiting(seen.waiting, seen.backend_detail))
-    return tuple(notes)
 
 
 def _progress(
@@ -345,10 +311,10 @@ def _progress(
     now: float,
     policy: Policy,
 ) -> tuple[Action, ...]:
-    runs = seen.state is Observed.RUNNING or _talks(workers)
+    runs = seen.state is Observed.RUNNING or talks(workers)
     if allocation.phase is Phase.PENDING:
         return (MarkGranted(),) if runs else ()
-    if seen.state is Observed.UNKNOWN and not _talks(workers):
+    if seen.state is Observed.UNKNOWN and not talks(workers):
         return ()
     if allocation.phase is Phase.GRANTED:
         if _conditions_hold(allocation, workers, bindings):

@@ -18,6 +18,7 @@ from openai4s_provisioner.orchestration.models import (
     WorkerRow,
     Workload,
 )
+from openai4s_provisioner.orchestration.notes import NoteGone, NoteWaiting
 from openai4s_provisioner.orchestration.plan import (
     WORKER_EXIT_NEVER_REGISTERED,
     WORKER_EXIT_SERVER_GONE,
@@ -28,8 +29,6 @@ from openai4s_provisioner.orchestration.plan import (
     MarkActive,
     MarkGranted,
     MarkTerminal,
-    NoteGone,
-    NoteWaiting,
     RequestStop,
     SendEnd,
     Submit,

@@ -22,7 +22,7 @@ from ..models import (
     Workload,
     WorkloadSpec,
 )
-from ..readiness import Readiness
+from ..readiness import Queue, Readiness
 from ..reasons import Reason
 
 
@@ -57,7 +57,7 @@ class Situation:
             workspaces=sum(1 for worker in workers if worker.workspace_ready and worker.ended_at is None),
             ranks=allocation.nodes,
             kernel=any(binding.kernel_ready_at is not None for binding in held),
-            detail=allocation.waiting or unready,
+            detail=waiting_words(allocation) or unready,
         )
 
 
@@ -96,6 +96,12 @@ class EventRow:
     actor: str
     reason: Reason | None
     detail: str
+
+
+def waiting_words(allocation: Allocation) -> str:
+    """Why an allocation waits, and until when, for a person; "" for one that does not."""
+    queue = Queue(allocation.waiting, allocation.position, allocation.estimated_start, allocation.estimate_as_of)
+    return queue.words
 
 
 def spec_text(spec: WorkloadSpec) -> str:
@@ -151,6 +157,11 @@ def allocation_from(row: sqlite3.Row) -> Allocation:
         waiting=row["waiting"],
         drain_since=row["drain_since"],
         cancel_asked_at=row["cancel_asked_at"],
+        estimated_start=row["estimated_start"],
+        estimate_as_of=row["estimate_as_of"],
+        position=row["position"],
+        ends_at=row["ends_at"],
+        end_warned_for=row["end_warned_for"],
     )
 
 
