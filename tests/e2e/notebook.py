@@ -38,9 +38,12 @@ class Notebook:
 
     def run(self, code: str) -> None:
         """Type into the notebook's last cell and run it, as a person does."""
-        cell = self.page.locator(".jp-Notebook .jp-CodeCell .cm-content").last
-        cell.click()
+        expect(self.badge).to_be_visible(timeout=30 * SECOND)  # before, JupyterLab may not know the kernel yet
+        cells = self.page.locator(".jp-Notebook .jp-CodeCell")
+        cell = cells.nth(cells.count() - 1)
+        cell.locator(".cm-content").click()
         self.page.keyboard.type(code)
+        expect(cell.locator(".cm-content")).to_contain_text(code)
         self.page.keyboard.press("Shift+Enter")
 
     @property

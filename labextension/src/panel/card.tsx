@@ -119,7 +119,7 @@ function Ladder({ conditions, trans }: { conditions: ICondition[]; trans: Transl
       {conditions.map((condition, index) => {
         const Icon = condition.met ? metIcon : index === next ? missingIcon : laterIcon;
         const progress = condition.met ? 'met' : index === next ? 'missing' : 'later';
-        const words = { met: trans.__('holds'), missing: trans.__('is waited for'), later: trans.__('comes later') };
+        const words = { met: trans.__('done'), missing: trans.__('waiting'), later: trans.__('later') };
         return (
           <li key={condition.name} data-condition={condition.name} data-progress={progress} title={condition.sentence}>
             <Icon.react tag="span" className="openai4s-Ladder-icon" aria-hidden="true" />
