@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from openai4s_provisioner.testing import queueing_backend
+
 from .place import Place
 
 # The toast that asks about news would lie over ours.
@@ -37,7 +39,9 @@ class Lab:
         self.port = port or _free_port()
         self.log = place.root / "lab.log"
         self.process: subprocess.Popen[bytes] | None = None
-        self._environment = {**os.environ, **place.env, "JUPYTER_TOKEN": self.token}
+        queueing_backend.install(place.root / "site")
+        known = os.pathsep.join(filter(None, (str(place.root / "site"), os.environ.get("PYTHONPATH"))))
+        self._environment = {**os.environ, **place.env, "JUPYTER_TOKEN": self.token, "PYTHONPATH": known}
         settings = place.root / "lab-settings"
         settings.mkdir(exist_ok=True)
         (settings / "overrides.json").write_text(json.dumps(_SETTINGS), encoding="utf-8")
@@ -104,6 +108,12 @@ class Lab:
 
     def alive(self) -> list[dict[str, Any]]:
         return [each for each in self.sessions() if each["state"] != "ended"]
+
+    def end_what_runs(self, reason: str) -> None:
+        """The queueing backend ends what runs in it, and reports this reason."""
+        ends = Path(self.place.env["XDG_STATE_HOME"]) / "openai4s" / "ends"
+        ends.mkdir(exist_ok=True)
+        (ends / reason).touch()
 
     def shut_everything_down(self) -> None:
         """Whatever a test left behind, so that the next one begins with an empty server."""

@@ -42,21 +42,30 @@ max_sessions = 8
 [control]
 period_s = 1
 
-[backends.local]
-max_concurrent = 1
+[backends.queue]
+over = "local"
+places = 1
+turn_s = 900
 
 [profiles.default]
-backend = "local"
+backend = "queue"
 display_name = "local session"
 
 [profiles.long]
-backend = "local"
+backend = "queue"
 display_name = "long session"
-walltime_s = 14400
-memory_mb = 2048
+walltime_s = 7200
+max_walltime_s = 14400
+memory_mb = 4096
+cpus = 4
+
+[profiles.short]
+backend = "queue"
+display_name = "short session"
+walltime_s = 12
 
 [profiles.hasty]
-backend = "local"
+backend = "queue"
 display_name = "hasty session"
 [profiles.hasty.leases]
 idle_ttl_s = 20
@@ -81,7 +90,7 @@ def lab(run_mark: str) -> Iterator[Lab]:
     """One JupyterLab for most tests: one allocation at a time, so that a second session waits."""
     root = Path(tempfile.mkdtemp(prefix="o4s-", dir="/tmp"))
     server = Lab(make_place(root), CLUSTER)
-    server.install_kernels(("default", "long", "hasty"))
+    server.install_kernels(("default", "long", "short", "hasty"))
     try:
         server.start()
         yield server

@@ -132,7 +132,7 @@ export class SessionsModel implements IDisposable {
     if (met === undefined || missing === undefined || phase === undefined || sentence === undefined) {
       return;
     }
-    Object.assign(session, { met, missing, phase, sentence });
+    Object.assign(session, { met, missing, phase, sentence, state: missing === null ? 'ready' : 'starting' });
     session.conditions.forEach((condition, index) => (condition.met = index < met));
     this._changed.emit();
   }

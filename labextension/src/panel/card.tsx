@@ -94,16 +94,14 @@ function Told({ workload, now, trans }: ICardProps): React.JSX.Element {
 
 function Waiting({ workload, now, trans }: Pick<ICardProps, 'workload' | 'now' | 'trans'>): React.JSX.Element | null {
   const waiting = workload.waiting;
-  if (waiting === null || (waiting.estimated_start === null && waiting.position === null)) {
-    return null;
+  const lines: string[] = [];
+  if (waiting !== null && waiting.position !== null) {
+    lines.push(trans.__('Place in the queue: %1.', waiting.position));
   }
-  return (
-    <p className="openai4s-Card-waiting">
-      {waiting.position !== null && trans.__('Place in the queue: %1.', waiting.position)}{' '}
-      {waiting.estimated_start !== null && trans.__('Expected to start at %1.', clock(waiting.estimated_start, now))}{' '}
-      {waiting.estimate_as_of !== null && trans.__('(As of %1.)', clock(waiting.estimate_as_of, now))}
-    </p>
-  );
+  if (waiting !== null && waiting.estimated_start !== null && waiting.estimate_as_of !== null) {
+    lines.push(trans.__('Estimate of %1.', clock(waiting.estimate_as_of, now)));
+  }
+  return lines.length > 0 ? <p className="openai4s-Card-waiting">{lines.join(' ')}</p> : null;
 }
 
 function Ladder({ conditions, trans }: { conditions: ICondition[]; trans: TranslationBundle }): React.JSX.Element {
