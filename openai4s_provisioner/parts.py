@@ -34,7 +34,7 @@ from .orchestration.frontdesk import StoreFrontDesk
 from .orchestration.launches import LaunchBook
 from .orchestration.models import Kind
 from .orchestration.outbox import Outbox
-from .orchestration.ports import AllocationBackend, WorkerChannel
+from .orchestration.ports import AllocationBackend, BackendFactory, WorkerChannel
 from .orchestration.private_folder import prepare_folder
 from .orchestration.reclaimer import Reclaimer
 from .orchestration.reconciler import Reconciler, never
@@ -67,7 +67,8 @@ def load_backends(config: SiteConfig, settings: AppSettings) -> dict[str, Alloca
             continue
         options = config.backends.get(entry.name, {})
         try:
-            backends[entry.name] = entry.load()(
+            factory: BackendFactory = entry.load()
+            backends[entry.name] = factory(
                 state_dir=settings.state_dir, exchange_dir=settings.exchange_dir, options=options
             )
         except ConfigError as error:
