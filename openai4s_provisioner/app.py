@@ -30,7 +30,7 @@ from .orchestration.reasons import Reason
 from .orchestration.reclaimer import LeaseNotice
 from .orchestration.store import leases
 from .parts import AdmissionParts, RunningParts, load_site_config
-from .transport.private_folder import PrivateFolder, private_path
+from .transport.locked_folder import PrivateFolder, private_path
 
 __all__ = [
     "AppSettings",

@@ -215,7 +215,7 @@ class LiveKernels:
         """A first start that failed is given back at once: nobody else would."""
         live.is_given_up = True
         if isinstance(error, SessionEnded):
-            reason, detail = error.reason, str(error).removeprefix(error.reason.sentence).strip()
+            reason, detail = error.reason, error.detail
         elif isinstance(error, asyncio.CancelledError):
             reason, detail = Reason.USER_CANCELLED, "The caller gave up the start."
         else:

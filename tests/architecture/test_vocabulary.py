@@ -16,7 +16,8 @@ from .tree import BACKENDS, CORE, REPOSITORY
 SEARCHED = (CORE, REPOSITORY / "tests", REPOSITORY / "checks", REPOSITORY / "demo", REPOSITORY / "labextension")
 READ = {".py", ".pyi", ".sql", ".yaml", ".json", ".ipynb", ".ts", ".tsx", ".css", ".toml", ".txt"}
 SKIPPED_FOLDERS = {"node_modules", "lib", "__pycache__"}
-WORD_LISTS = sorted(BACKENDS.glob("*/vocabulary.txt"))
+EXAMPLES = REPOSITORY / "docs" / "example_backend"
+WORD_LISTS = sorted([*BACKENDS.glob("*/vocabulary.txt"), *EXAMPLES.glob("*/vocabulary.txt")])
 
 
 def words_of(vocabulary: Path) -> list[str]:
@@ -42,7 +43,9 @@ def searched_files() -> list[Path]:
 
 
 def test_every_backend_lists_its_words() -> None:
-    packages = {folder for folder in BACKENDS.iterdir() if (folder / "__init__.py").is_file()}
+    packages = {
+        folder for root in (BACKENDS, EXAMPLES) for folder in root.iterdir() if (folder / "__init__.py").is_file()
+    }
     assert packages
     assert {folder / "vocabulary.txt" for folder in packages} == set(WORD_LISTS)
 
