@@ -292,7 +292,7 @@ class LiveKernels:
             sentence = f"The kernel's process has ended; its session goes on. {how}".strip()
         elif now.interrupted_since is not None:
             since = time.strftime("%H:%M:%S", time.localtime(now.interrupted_since))
-            sentence = f"The connection to the session's machine is interrupted since {since}; it is being re-made."
+            sentence = f"The connection to {now.interrupted_place} is interrupted since {since}; it is being re-made."
         elif live.state_was_lost and readiness.is_ready:
             reason, sentence = Reason.KERNEL_STATE_LOST, Reason.KERNEL_STATE_LOST.sentence
         elif live.lost_for is not None:

@@ -38,6 +38,7 @@ from .plan import (
     SendEnd,
     Submit,
     after_empty_lookup,
+    missing_rank,
 )
 from .ports import (
     AllocationBackend,
@@ -264,7 +265,8 @@ class Executor:
     async def _request_stop(self, now: Situation, action: RequestStop) -> None:
         detail = action.detail
         if action.reason is Reason.WORKER_REGISTRATION_TIMEOUT:
-            detail = f"{detail} {await self._worker_log(now.allocation)}".strip()
+            rank = missing_rank(now.allocation, now.workers)
+            detail = f"{detail} {await self._worker_log(now.allocation, rank)}".strip()
         args = (now.workload.workload_id, action.reason, detail, _ACTOR, self._clock())
         await self._store.run(Store.request_stop, *args)
 
@@ -368,8 +370,8 @@ class Executor:
             return ""
         return f"Its log ends: {tail}" if tail else ""
 
-    async def _worker_log(self, allocation: Allocation) -> str:
-        tail = await self._preparer.log_tail(allocation.allocation_id)
+    async def _worker_log(self, allocation: Allocation, rank: int = 0) -> str:
+        tail = await self._preparer.log_tail(allocation.allocation_id, rank)
         return f"The worker's log ends: {tail}" if tail else ""
 
     async def _ask(self, call: Coroutine[Any, Any, T]) -> T:
