@@ -21,24 +21,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from .app_values import Announce, AppSettings, KernelRequest, KernelState, SessionChange
+from .app_values import Announce, AppSettings, KernelRequest, KernelState, Notice, SessionChange
 from .gateway.worker_gateway import Endpoint
 from .orchestration.admission import AdmissionRequest
 from .orchestration.errors import Refused
 from .orchestration.models import ReadyCheck, ResourceProfile, SessionSpec, WorkspacePolicy
 from .orchestration.reasons import Reason
 from .orchestration.reclaimer import LeaseNotice
-from .orchestration.store import leases
+from .orchestration.store import Store, leases
+from .orchestration.walltime import WalltimeNotice
+from .orchestration.walltime_desk import Extended
 from .parts import AdmissionParts, RunningParts, load_site_config
 from .transport.locked_folder import PrivateFolder, private_path
 
 __all__ = [
     "AppSettings",
     "ControlPlane",
+    "Extended",
     "KernelRequest",
     "KernelState",
     "LeaseNotice",
+    "Notice",
     "SessionChange",
+    "WalltimeNotice",
     "load_site_config",
 ]
 
@@ -91,6 +96,14 @@ class ControlPlane:
     def keep(self, kernel_id: str, actor: str) -> Future[leases.Kept]:
         """Renew the idle clock of a kernel. Fails with Refused or SessionEnded, whose text is for a person."""
         return self._submit(self._keep(kernel_id, actor))
+
+    def extend(self, session: str, seconds: int, actor: str) -> Future[Extended]:
+        """Put the end of a session off; `session` is one of its kernels, or itself. Fails with Refused."""
+        return self._submit(self._extend(session, seconds, actor))
+
+    def can_extend(self, profile: str) -> bool:
+        """Whether sessions of this profile may be extended at all. From memory."""
+        return self._admitting.walltime.can_extend(profile)
 
     def signal(self, kernel_id: str, signum: int) -> None:
         """Send a signal to the kernel's process. A dead kernel is no error."""
@@ -152,6 +165,13 @@ class ControlPlane:
         if self._running is None:
             raise Refused(Reason.INVALID_SPEC, f"No session holds the kernel {kernel_id!r}.")
         return await self._running.keep(kernel_id, actor)
+
+    async def _extend(self, session: str, seconds: int, actor: str) -> Extended:
+        store = self._admitting.store
+        held = await store.run(Store.workload_of_kernel, session) if store.exists else None
+        if self._running is None:
+            return await self._admitting.walltime.extend(held or session, seconds, actor)
+        return await self._running.extend(held or session, seconds, actor)
 
     async def _opened(self) -> RunningParts:
         async with self._opening:

@@ -22,7 +22,7 @@ from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Unicode
 
-from ..app import ControlPlane, KernelRequest, KernelState, LeaseNotice, SessionChange
+from ..app import ControlPlane, KernelRequest, KernelState, Notice, SessionChange
 from ..orchestration.errors import ConfigError, Refused, SessionEnded
 from ..orchestration.models import KernelLaunch, KernelTransport
 from ..orchestration.reasons import Reason
@@ -89,7 +89,7 @@ class SessionProvisioner(KernelProvisionerBase):
             )
         loop = asyncio.get_running_loop()
 
-        def announce(change: SessionChange | LeaseNotice) -> None:
+        def announce(change: SessionChange | Notice) -> None:
             announcer.announce_from_any_thread(change)
             if isinstance(change, SessionChange) and change.recovered and not loop.is_closed():
                 loop.call_soon_threadsafe(self._recovered)

@@ -6,6 +6,7 @@ Values only. Everywhere a person may look, the words come from here.
 from __future__ import annotations
 
 import enum
+import time
 from dataclasses import dataclass
 
 
@@ -16,6 +17,34 @@ class Condition(enum.StrEnum):
     WORKER_REGISTERED = "worker_registered"
     WORKSPACE_READY = "workspace_ready"
     KERNEL_READY = "kernel_ready"
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What an allocation that was not granted yet waits for. Times in seconds since the Unix epoch."""
+
+    waiting: str = ""
+    position: int | None = None
+    estimated_start: float | None = None
+    as_of: float | None = None
+
+    @property
+    def words(self) -> str:
+        """For a person, in this machine's time zone: why, where in the queue, and until when as far as is known."""
+        parts = [self.waiting] if self.waiting else []
+        if self.position is not None:
+            parts.append(f"position {self.position}")
+        if self.estimated_start is not None:
+            since = self.estimated_start if self.as_of is None else self.as_of
+            told = "" if self.as_of is None else f", as of {time.strftime('%H:%M', time.localtime(since))}"
+            parts.append(f"estimated {_moment(self.estimated_start, since)}{told}")
+        return "; ".join(parts)
+
+
+def _moment(at: float, now: float) -> str:
+    """The time of day, with the day where it is not today's."""
+    then, today = time.localtime(at), time.localtime(now)
+    return time.strftime("%H:%M" if then[:3] == today[:3] else "%Y-%m-%d %H:%M", then)
 
 
 @dataclass(frozen=True)
