@@ -15,7 +15,7 @@ from .tree import BACKENDS, CORE, REPOSITORY
 
 SEARCHED = (CORE, REPOSITORY / "tests", REPOSITORY / "checks", REPOSITORY / "demo", REPOSITORY / "labextension")
 READ = {".py", ".pyi", ".sql", ".yaml", ".json", ".ipynb", ".ts", ".tsx", ".css", ".toml", ".txt"}
-SKIPPED_FOLDERS = {"node_modules", "lib", "__pycache__"}
+SKIPPED_FOLDERS = {"node_modules", "lib", "dist", ".yarn", "__pycache__"}
 EXAMPLES = REPOSITORY / "docs" / "example_backend"
 WORD_LISTS = sorted([*BACKENDS.glob("*/vocabulary.txt"), *EXAMPLES.glob("*/vocabulary.txt")])
 
