@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 from openai4s_backend_slurm.lab import Account, Cluster, Shape, missing_packages
 
+from openai4s_provisioner.orchestration.models import ResourceProfile
+from openai4s_provisioner.testing.backend_lab import BackendLab
+
 
 @contextlib.contextmanager
 def started(shape: Shape, *users: str) -> Iterator[Cluster]:
@@ -67,3 +70,20 @@ def either_cluster(request: pytest.FixtureRequest) -> Cluster:
     name = "accounting_cluster" if request.param == "with accounting" else "cluster"
     found: Cluster = request.getfixturevalue(name)
     return found
+
+
+@pytest.fixture
+def backend_lab(cluster: Cluster, tmp_path: Path) -> Iterator[BackendLab]:
+    """For the contract of every backend."""
+    lab = BackendLab(
+        factory="openai4s_backend_slurm:create_backend",
+        state_dir=tmp_path / "state",
+        exchange_dir=tmp_path / "exchange",
+        profile=ResourceProfile("one", "slurm", memory_mb=100, backend_options={"partition": "cpu"}),
+        refused_profile=ResourceProfile("odd", "slurm", backend_options={"colour": "blue"}),
+        options={"min_interval_s": 0.05, "slurm_conf": str(cluster.layout.conf)},
+        absent_handle="4000000000/no-such-token",
+        patience_s=40.0,
+    )
+    yield lab
+    lab.end_everything()
