@@ -33,7 +33,7 @@ def _body(report: Report) -> None:
         while (jobs := cluster.admin.jobs()) and time.monotonic() < deadline:
             time.sleep(0.1)
         report.expect(not jobs, f"no job is left in the queue {jobs or ''}".strip())
-        ended = [job for job in cluster.admin.jobs(are_over=True) if job["name"].startswith("openai4s")]
+        ended = cluster.admin.jobs(are_over=True)
         report.expect({job["state"] for job in ended} == {"COMPLETED"}, f"its jobs ended as COMPLETED: {ended}")
         nothing_left(report, place)
 
