@@ -71,7 +71,9 @@ _REFUSALS: tuple[tuple[str, Reason, str], ...] = (
     (r"unrecognized option|unknown option|invalid option", Reason.INVALID_SPEC, "This site refuses one of the options"),
     (r"limit|exceed|too many|violates", Reason.QUOTA_EXCEEDED, "This cluster's limits do not allow a further job"),
 )
-_OVER = re.compile(r"invalid job id|job/step already (?:completing|completed)|job has already (?:finished|completed)", re.I)
+_OVER = re.compile(
+    r"invalid job id|job/step already (?:completing|completed)|job has already (?:finished|completed)", re.I
+)
 _UNKNOWN_OPTION = re.compile(r"(?:unrecognized|unknown|invalid) option[^-\n]*(--?[A-Za-z][\w-]*)", re.IGNORECASE)
 
 
