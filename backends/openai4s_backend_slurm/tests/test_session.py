@@ -1,4 +1,4 @@
-"""Whole sessions of an ordinary user on a real cluster: the notebook's side, and what the scheduler has to say of it."""
+"""Whole sessions of an ordinary user on a real cluster: the notebook's side, and what the scheduler says of it."""
 
 from __future__ import annotations
 
