@@ -32,7 +32,7 @@ from .orchestration.errors import ConfigError
 from .orchestration.executor import Executor
 from .orchestration.frontdesk import StoreFrontDesk
 from .orchestration.launches import LaunchBook
-from .orchestration.models import Kind
+from .orchestration.models import Allocation, Kind
 from .orchestration.outbox import Outbox
 from .orchestration.ports import AllocationBackend, BackendFactory, WorkerChannel
 from .orchestration.private_folder import prepare_folder
@@ -132,10 +132,12 @@ class Driving:
         issuer: CredentialIssuer,
         workers: WorkerChannel,
         ways_in: Callable[[], WaysIn],
+        turned_away: Callable[[Allocation], str] = lambda allocation: "",
         can_recover: Callable[[Situation], Awaitable[bool]] = never,
         adopts: Kind | None = None,
     ) -> None:
-        """`ways_in`: where the workers of an attempt dial. The last two are the reconciler's."""
+        """`ways_in`: where the workers of an attempt dial; `turned_away`: why some may not have come in. The last two
+        are the reconciler's."""
         settings, config, store = admitting.settings, admitting.config, admitting.store
         self.changes, self.launches, self.daemon = ChangeBoard(), LaunchBook(), Daemon(store)
         self.outbox = Outbox(workers)
@@ -160,6 +162,7 @@ class Driving:
             preparer=self.preparer,
             outbox=self.outbox,
             launches=self.launches,
+            turned_away=turned_away,
         )
         self.reconciler = Reconciler(
             store=store,
@@ -203,7 +206,9 @@ class RunningParts:
         observer = _Relay()
         desk = StoreFrontDesk(store, issuer)
         self.gateway = WorkerGateway(Path(folder.path) / "gw", desk, observer, network=admitting.network_door())
-        driving = Driving(admitting, issuer, self.gateway, self._ways_in, can_recover=self._can_recover)
+        driving = Driving(
+            admitting, issuer, self.gateway, self._ways_in, desk.turned_away, can_recover=self._can_recover
+        )
         outbox, changes, daemon = driving.outbox, driving.changes, driving.daemon
         self._daemon = daemon
         self.reconciler = driving.reconciler

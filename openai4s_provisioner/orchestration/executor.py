@@ -96,8 +96,11 @@ class Executor:
         preparer: AttemptPreparer,
         outbox: Outbox,
         launches: LaunchBook,
+        turned_away: Callable[[Allocation], str] = lambda allocation: "",
         clock: Callable[[], float] = steady_time,
     ) -> None:
+        """`turned_away`: why workers of an attempt may not have come in."""
+        self._turned_away = turned_away
         self._store = store
         self._daemon = daemon
         self._config = config
@@ -261,7 +264,8 @@ class Executor:
     async def _request_stop(self, now: Situation, action: RequestStop) -> None:
         detail = action.detail
         if action.reason is Reason.WORKER_REGISTRATION_TIMEOUT:
-            detail = f"{detail} {await self._worker_log(now.allocation)}".strip()
+            said = (detail, self._turned_away(now.allocation), await self._worker_log(now.allocation))
+            detail = " ".join(part for part in said if part)
         args = (now.workload.workload_id, action.reason, detail, _ACTOR, self._clock())
         await self._store.run(Store.request_stop, *args)
 
@@ -305,6 +309,8 @@ class Executor:
         if action.phase is Phase.LOST:  # found nowhere is not proven dead: never just forgotten
             await self._ask_to_end(now.allocation)
         detail = action.detail
+        if action.reason is Reason.WORKER_REGISTRATION_TIMEOUT and action.reason is not now.workload.reason:
+            detail = f"{detail} {self._turned_away(now.allocation)}".strip()
         if (
             action.phase.has_failed
             and not action.is_explained
