@@ -6,7 +6,6 @@ Every step is safe to repeat. A call to a backend has a deadline; one that hangs
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 import uuid
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 from .attempt import AttemptPreparer
 from .config import Policy, SiteConfig
 from .daemons import Daemon
+from .deadline import bounded
 from .errors import CouldNotAsk, IllegalTransition, Refused
 from .launches import LaunchBook
 from .models import Allocation, CommandExit, Desired, ExternalHandle, Phase, Workload
@@ -62,26 +62,6 @@ _DIAGNOSTICS_DEADLINE_S = 5.0
 _GONE_FOR_GOOD = 10  # so many times the debounce after its end, "found nowhere" is believed
 _NOT_OVER = frozenset({Observed.PENDING, Observed.RUNNING, Observed.ENDING, Observed.UNKNOWN})
 _ISOLATION_AND_FILES_DEADLINE_S = 180.0
-
-
-async def bounded(call: Coroutine[Any, Any, T], seconds: float) -> T:
-    """Await a call for at most so long; then CouldNotAsk. It is not waited for even if it resists being cancelled."""
-    task = asyncio.ensure_future(call)
-    try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-    except asyncio.CancelledError:
-        task.cancel()
-        raise
-    if not done:
-        task.cancel()
-        task.add_done_callback(_ignore_outcome)
-        raise CouldNotAsk(f"no answer within {seconds:g} s")
-    return task.result()
-
-
-def _ignore_outcome(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()
 
 
 class Executor:
@@ -138,6 +118,11 @@ class Executor:
         if backend is None:
             raise CouldNotAsk(f"the backend {allocation.backend!r} is not installed")
         return backend
+
+    def let_go(self, workload_id: str, allocation_id: str) -> None:
+        """Another process drives it now: forget what only this one's memory holds."""
+        self._outbox.forget(allocation_id)
+        self._launches.pop(workload_id, None)
 
     async def clear(self, allocation: Allocation) -> None:
         """Take away what an ended attempt left outside the store, then acknowledge it. Safe to repeat."""
@@ -223,6 +208,8 @@ class Executor:
         await self._take_answer(allocation, await self._submitted(backend, request))
 
     async def _submitted(self, backend: AllocationBackend, request: Any) -> Any:
+        if not self._daemon.is_current:  # it slept between the commit and the call, and may no longer be the owner
+            return Unknown(request.token, "this process was away before it could be sent")
         try:
             return await bounded(backend.submit(request), self._policy.call_deadline_s)
         except Exception as error:  # whatever broke, it may have landed

@@ -121,7 +121,7 @@ class ControlLab:
     def _build(self) -> None:
         self.issuer = CredentialIssuer(_SECRET)
         self.store = StoreThread(self.state_dir)
-        self.daemon = Daemon(self.store, self.clock)
+        self.daemon = Daemon(self.store, self.clock, wall=self.clock)
         self.launches: LaunchBook = {}
         self.changes = ChangeBoard()
         self.outbox = Outbox(self.channel)

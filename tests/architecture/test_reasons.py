@@ -20,7 +20,7 @@ class Given:
     test: str
 
 
-_PLANE, _FAULTS = "tests/integration/test_control_plane*.py", "tests/integration/test_*faults*.py"
+_PLANE = "tests/integration/test_*.py"
 GIVEN: dict[Reason, Given] = {
     Reason.AUTHENTICATION_FAILED: Given(
         "orchestration/frontdesk.py",
@@ -49,7 +49,7 @@ GIVEN: dict[Reason, Given] = {
         "test_each_refusal_says_what_is_wrong_and_what_to_do",
     ),
     Reason.BACKEND_SUBMISSION_UNKNOWN: Given(
-        "orchestration/plan.py", _FAULTS, "test_a_submission_that_never_lands_fails_after_a_few_attempts"
+        "orchestration/plan.py", _PLANE, "test_a_submission_that_never_lands_fails_after_a_few_attempts"
     ),
     Reason.BACKEND_REJECTED: Given(
         "orchestration/tasks.py",
@@ -100,7 +100,7 @@ GIVEN: dict[Reason, Given] = {
         "test_a_requeued_worker_with_an_old_credential_is_refused_as_stale",
     ),
     Reason.DUPLICATE_SUBMISSION: Given(
-        "orchestration/executor.py", _FAULTS, "test_a_submission_that_landed_twice_is_cancelled_but_for_one"
+        "orchestration/executor.py", _PLANE, "test_a_submission_that_landed_twice_is_cancelled_but_for_one"
     ),
     Reason.KERNEL_STATE_LOST: Given(
         "live_kernels.py",
@@ -120,7 +120,7 @@ GIVEN: dict[Reason, Given] = {
     ),
     Reason.SERVER_GONE: Given(
         "orchestration/reconciler.py",
-        _FAULTS,
+        _PLANE,
         "test_after_a_crash_the_sessions_of_the_dead_process_are_ended_and_cleared",
     ),
 }
