@@ -107,6 +107,21 @@ def held_kernels(store: Store) -> list[HeldKernel]:
     return [HeldKernel(*row) for row in store.db.rows("task_kernels")]
 
 
+def kernel_named(store: Store, name: str) -> HeldKernel:
+    """The kernel that is meant by its id or its beginning, or by its notebook or its end. Raises Refused."""
+    held = held_kernels(store)
+    found = [one for one in held if name and (one.kernel_id.startswith(name) or one.notebook_path == name)]
+    found = found or [one for one in held if name and one.notebook_path.endswith(f"/{name}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise Refused(Reason.INVALID_SPEC, f"{len(found)} running kernels go by {name!r}. Give more of the id.")
+    known = ", ".join(f"{one.kernel_id[:8]} ({one.notebook_path or 'no notebook'})" for one in held) or "none"
+    raise Refused(
+        Reason.INVALID_SPEC, f"No session holds a kernel {name!r}, and none is submitted for it. Running: {known}."
+    )
+
+
 def driver(store: Store, workload_id: str) -> DaemonRow | None:
     """The process that drives a session, alive or not."""
     found = store.db.row("driver", workload_id=workload_id)
