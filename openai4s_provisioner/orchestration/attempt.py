@@ -30,7 +30,7 @@ from .models import (
     WorkloadSpec,
     WorkspacePolicy,
 )
-from .ports import AllocationBackend, AllocationRequest
+from .ports import AllocationBackend, AllocationRequest, RankLauncher
 from .private_folder import prepare_folder
 from .reasons import Reason
 from .steady_clock import steady_time
@@ -86,6 +86,8 @@ class AttemptPreparer:
             raise Refused(Reason.SERVER_GONE, Reason.SERVER_GONE.sentence)
         await verify_isolation(backend, profile, launch.transport)
         route = {} if workload.kind is Kind.BATCH else self._route(profile, backend)
+        if route and allocation.nodes > 1 and isinstance(backend, RankLauncher):
+            route["step_prefix"] = list(backend.step_prefix(profile))
         return await asyncio.to_thread(self._write, workload, allocation, profile, launch, route)
 
     async def clear(self, workload: Workload, allocation: Allocation) -> None:

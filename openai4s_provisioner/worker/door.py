@@ -109,8 +109,12 @@ class Caller:
     def _ask(self, line: bytes) -> None:
         try:
             asked = json.loads(line)
-            request = {"argv": [str(part) for part in asked["argv"]], "cwd": str(asked["cwd"])}
-        except (ValueError, KeyError, TypeError, RecursionError):
+            request = {
+                "argv": [str(part) for part in asked["argv"]],
+                "cwd": str(asked["cwd"]),
+                "every_rank": asked.get("every_rank") is True,
+            }
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             self._left()
             return
         self._asked(self, request)

@@ -38,6 +38,7 @@ class KernelMaker:
         rank: int,
         scratch: str,
         program: str,
+        ranks: int = 1,
     ) -> None:
         self._loop = loop
         self._sandbox = usable_sandbox()
@@ -46,6 +47,7 @@ class KernelMaker:
         self._rank = rank
         self._scratch = scratch
         self._program = program
+        self._facts = {"OPENAI4S_RANK": str(rank), "OPENAI4S_RANKS": str(ranks)}
 
     def __call__(
         self,
@@ -64,7 +66,7 @@ class KernelMaker:
             self._loop,
             sandbox=self._sandbox,
             spec=self._spec,
-            launch=launch,
+            launch=None if launch is None else {**launch, "env": {**launch["env"], **self._facts}},
             workspace=dict(self._workspace),
             rank=self._rank,
             scratch=self._scratch,

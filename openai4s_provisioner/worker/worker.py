@@ -31,6 +31,7 @@ from .hardening import harden
 from .kernel_maker import KernelMaker
 from .kernels import Event, Kernels, MakeKernel
 from .notice import LossNotice
+from .rank_steps import RankSteps
 from .route import Itinerary
 from .scratch import make_scratch
 from .signals import Signals
@@ -48,8 +49,15 @@ class Worker:
     """Everything happens in the loop's thread. `run` returns the exit code."""
 
     def __init__(
-        self, loop: Loop, attempt: Attempt, make_kernel: MakeKernel, scratch: str, make_task: MakeCommand = no_tasks
+        self,
+        loop: Loop,
+        attempt: Attempt,
+        make_kernel: MakeKernel,
+        scratch: str,
+        make_task: MakeCommand = no_tasks,
+        make_step: MakeCommand = no_tasks,
     ) -> None:
+        """`make_task` runs a command here, `make_step` on every rank."""
         self._loop = loop
         self._attempt = attempt
         self._room = SpoolRoom(_SPOOL_MEMORY_BYTES, attempt.spool_mb * 1024 * 1024, scratch)
@@ -57,7 +65,8 @@ class Worker:
         self._kernels = Kernels(loop, make_kernel, self._report, self._make_spool, self._check_ended)
         self._environment: dict[str, str] = {}
         self._door = Door(loop, self._report)
-        self._tasks = Tasks(make_task, lambda: self._environment, self._report, self._check_ended, self._door)
+        told = (self._report, self._check_ended, self._door)
+        self._tasks = Tasks(make_task, lambda: self._environment, *told, make_step)
         identity = Identity(
             attempt.allocation_id, attempt.rank, attempt.credential, secrets.token_bytes(RESUME_KEY_BYTES)
         )
@@ -212,22 +221,32 @@ def main(argv: list[str]) -> int:
         return int(ExitCode.ENDED)
     scratch = make_scratch(attempt.allocation_id, rank)
     try:
-        return _serve(attempt, scratch.path)
+        return _serve(attempt, scratch.path, folder)
     finally:
         scratch.remove()
 
 
-def _serve(attempt: Attempt, scratch: str) -> int:
+def _serve(attempt: Attempt, scratch: str, folder: str) -> int:
     loop = Loop()
+    program = os.path.abspath(sys.argv[0])
     kernel_maker = KernelMaker(
         loop,
         spec=replace(SandboxSpec.from_json(attempt.sandbox), commands=make_commands(scratch)),
         workspace=attempt.workspace,
         rank=attempt.rank,
         scratch=scratch,
-        program=os.path.abspath(sys.argv[0]),
+        program=program,
+        ranks=attempt.ranks,
     )
-    worker = Worker(loop, attempt, kernel_maker, scratch, kernel_maker)
+    steps = RankSteps(
+        loop,
+        prefix=attempt.step_prefix,
+        folder=folder,
+        ranks=attempt.ranks,
+        program=program,
+        common={"sandbox": attempt.sandbox, "workspace": {**attempt.workspace, "nonce_name": ""}},
+    )
+    worker = Worker(loop, attempt, kernel_maker, scratch, kernel_maker, steps)
     signals = Signals(loop, worker.end)
     try:
         return worker.run()
