@@ -127,7 +127,8 @@ class AttemptPreparer:
         folder.mkdir(mode=0o700)
         sandbox = dict(self._sandbox_for(workload.spec, profile))
         for rank in range(allocation.nodes):
-            content = self._rank_file(workload, allocation, rank, launch, sandbox, profile.spool_mb) | route
+            content = self._rank_file(workload, allocation, rank, launch, sandbox) | route
+            content |= {"spool_mb": profile.spool_mb, "gpus": profile.gpus}
             if workload.kind is Kind.BATCH:
                 content = self._batch_file(content)
             _write_private(folder / f"rank-{rank}.json", json.dumps(content))
@@ -160,7 +161,6 @@ class AttemptPreparer:
         rank: int,
         launch: KernelLaunch,
         sandbox: dict[str, Any],
-        spool_mb: int,
     ) -> dict[str, Any]:
         claims = Claims(
             workload_id=workload.workload_id,
@@ -182,12 +182,11 @@ class AttemptPreparer:
             "sandbox": sandbox,
             "launch": launch_json(launch) if rank == 0 else None,
             "server_grace_s": self._server_grace_s,
-            "spool_mb": spool_mb,
         }
 
     def _batch_file(self, content: dict[str, Any]) -> dict[str, Any]:
         """Of a rank's file what needs no server; the nonce itself instead, since nobody is there to judge an answer."""
-        kept = ("version", "workload_id", "allocation_id", "epoch", "rank", "sandbox", "launch")
+        kept = ("version", "workload_id", "allocation_id", "epoch", "rank", "sandbox", "launch", "gpus")
         nonce = self._issuer.workspace_nonce(content["allocation_id"])
         return {**{name: content[name] for name in kept}, "workspace": {**content["workspace"], "nonce": nonce}}
 

@@ -41,6 +41,7 @@ class Attempt:
     server_grace_s: float
     spool_mb: int
     address_record: str = ""  # the file that says where the server is, should it have moved
+    gpus: int = 0  # that the profile asks for
     step_prefix: tuple[str, ...] = ()  # what runs its words once on every rank, where a task can do that
 
 
@@ -54,6 +55,7 @@ class BatchAttempt:
     workspace: dict[str, Any]
     sandbox: dict[str, Any]
     launch: dict[str, Any] = field(repr=False)
+    gpus: int = 0
 
 
 _Attempt = TypeVar("_Attempt", Attempt, BatchAttempt)
@@ -130,6 +132,7 @@ def _understand(value: dict[str, Any], address_record: str) -> Attempt:
         spool_mb=max(0, int(value.get("spool_mb", _SPOOL_MB))),
         certificate_sha256=_digest(value["certificate_sha256"]),
         address_record=address_record,
+        gpus=int(value.get("gpus", 0)),
         step_prefix=tuple(_text(word) for word in value.get("step_prefix", ())),
     )
     if not attempt.addresses:
@@ -153,6 +156,7 @@ def _understand_batch(value: dict[str, Any]) -> BatchAttempt:
         workspace={name: _text(value["workspace"][name]) for name in ("path", "nonce_name", "nonce")},
         sandbox=dict(value["sandbox"]),
         launch=dict(value["launch"]),
+        gpus=int(value.get("gpus", 0)),
     )
     if not attempt.launch["argv"]:
         raise ValueError("no command")

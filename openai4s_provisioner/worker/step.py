@@ -43,6 +43,7 @@ class StepFile:
     workspace: dict[str, Any]
     sandbox: dict[str, Any]
     launch: dict[str, Any] = field(repr=False)
+    gpus: int = 0
 
 
 def read_step(path: str) -> StepFile:
@@ -196,6 +197,7 @@ def _run(step: StepFile, rank: int, scratch: str) -> int:
         scratch=scratch,
         program=os.path.abspath(sys.argv[0]),
         ranks=step.ranks,
+        gpus=step.gpus,
     )
     running = Step(loop, step.launch, maker, RankLines(loop, sys.stdout.fileno(), rank))
     signals = Signals(loop, running.end)

@@ -237,6 +237,7 @@ def _serve(attempt: Attempt, scratch: str, folder: str) -> int:
         scratch=scratch,
         program=program,
         ranks=attempt.ranks,
+        gpus=attempt.gpus,
     )
     steps = RankSteps(
         loop,
@@ -244,7 +245,11 @@ def _serve(attempt: Attempt, scratch: str, folder: str) -> int:
         folder=folder,
         ranks=attempt.ranks,
         program=program,
-        common={"sandbox": attempt.sandbox, "workspace": {**attempt.workspace, "nonce_name": ""}},
+        common={
+            "sandbox": attempt.sandbox,
+            "workspace": {**attempt.workspace, "nonce_name": ""},
+            "gpus": attempt.gpus,
+        },
     )
     worker = Worker(loop, attempt, kernel_maker, scratch, kernel_maker, steps)
     signals = Signals(loop, worker.end)
