@@ -41,6 +41,7 @@ from .orchestration.reports import WorkerReports
 from .orchestration.session import SessionService
 from .orchestration.store import Situation, StoreThread, leases
 from .orchestration.tasks import TaskDesk
+from .orchestration.usage import UsageBoard
 from .orchestration.walltime_desk import Extended, WalltimeDesk
 from .orchestration.walltime_watch import WalltimeWatch
 from .orchestration.ways_in import WaysIn
@@ -146,6 +147,7 @@ class RunningParts:
         self._store = store
         prepare_folder(settings.state_dir)
         issuer = CredentialIssuer(load_secret(settings.state_dir))
+        self.usage = UsageBoard()
         changes, launches, daemon = ChangeBoard(), LaunchBook(), Daemon(store)
         self._daemon = daemon
         observer = _Relay()
@@ -184,6 +186,8 @@ class RunningParts:
             issuer=issuer,
             policy=config.policy,
             leases_changed=lambda: self.reclaimer.poke(),
+            usage=self.usage,
+            memory_limit_mb=lambda name: config.profiles[name].memory_mb if name in config.profiles else 0,
         )
         self.tasks = LiveTasks(store, daemon, outbox, TaskDesk(config, admitting.backends, store))
         observer.reports, observer.tasks = self.reports, self.tasks

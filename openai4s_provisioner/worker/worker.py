@@ -36,6 +36,7 @@ from .route import Itinerary
 from .scratch import make_scratch
 from .signals import Signals
 from .tasks import MakeCommand, Tasks, no_tasks
+from .usage import UsageWatch
 from .worklog import log_to
 
 _log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class Worker:
         )
         itinerary = Itinerary(loop, attempt.addresses, attempt.certificate_sha256, attempt.address_record)
         self._dialer = Dialer(loop, identity, itinerary, lambda: self._link.received, self._connected)
+        self._usage = UsageWatch(loop, self._report, lambda: self._link.is_attached, attempt.gpus)
         self._told_address = ""
         self._grace: Timer | None = None
         self._ending: str | None = None
@@ -189,6 +191,7 @@ class Worker:
 
     def _leave(self) -> None:
         self._dialer.cancel()
+        self._usage.close()
         self._tasks.close()
         self._door.close()
         self._kernels.close()
