@@ -9,11 +9,10 @@ import os
 import sys
 import time
 
-from openai4s_backend_slurm.lab.demo import KERNEL, demo_cluster, site_environment
-
 from checks.parts.place import install_session_kernel, private_place
 from checks.parts.report import Report, run
 from checks.session import nothing_left, with_nbclient
+from openai4s_backend_slurm.lab.demo import KERNEL, demo_cluster, site_environment
 
 _ENDED_S = 20.0
 
