@@ -57,11 +57,8 @@ class SlurmBackend:
         self._submitter = Submitter(broker, self._lookup, self._places, options.cluster)
         self._judge = Judge(self._lookup, self._places, self._end)
         self._options = options
-        self._proofs = IsolationProofs(
-            JobProver(self, state_dir, exchange_dir, options),
-            state_dir / NAME / "isolation",
-            options.isolation_max_age_s,
-        )
+        prover = JobProver(self, self._places.forget, state_dir, exchange_dir, options)
+        self._proofs = IsolationProofs(prover, state_dir / NAME / "isolation", options.isolation_max_age_s)
         self._shared = SharedQueue(self._ask_queue, options.min_interval_s)
         # Starts no thread until the first call.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="slurm-backend")
