@@ -72,20 +72,20 @@ _PATTERNS = tuple((complaint, re.compile("|".join(words), re.IGNORECASE)) for co
 
 # Why a submission was refused, in our words.
 _REFUSALS: tuple[tuple[str, Reason, str], ...] = (
-    (r"partition", Reason.INVALID_SPEC, "The profile names a partition that this cluster does not have for you"),
-    (r"qos", Reason.INVALID_SPEC, "The profile names a QoS that you may not use"),
-    (r"account|association", Reason.AUTHORIZATION_DENIED, "You may not submit under this account"),
+    (r"violates|limit|exceed|too many", Reason.QUOTA_EXCEEDED, "This cluster's limits do not allow this job"),
+    (r"unrecognized option|unknown option|invalid option", Reason.INVALID_SPEC, "This site refuses one of the options"),
+    (r"invalid account|association", Reason.AUTHORIZATION_DENIED, "You may not submit under this account"),
     (r"reservation", Reason.INVALID_SPEC, "The profile names a reservation that you may not use"),
+    (r"qos", Reason.INVALID_SPEC, "The profile names a QoS that you may not use"),
+    (r"partition", Reason.INVALID_SPEC, "The profile names a partition that this cluster does not have for you"),
     (r"gres|generic resource", Reason.INVALID_SPEC, "The profile asks for a kind of device that does not exist here"),
     (r"feature|constraint", Reason.INVALID_SPEC, "The profile asks for a feature that no machine here has"),
     (r"license", Reason.INVALID_SPEC, "The profile asks for a license that does not exist here"),
     (
-        r"node configuration is not available|node name|processors requested|node count",
+        r"node configuration is not available|node name|processors requested|count specification|memory required",
         Reason.UNSCHEDULABLE,
         "No machine of this cluster can ever grant what the profile asks for",
     ),
-    (r"unrecognized option|unknown option|invalid option", Reason.INVALID_SPEC, "This site refuses one of the options"),
-    (r"limit|exceed|too many|violates", Reason.QUOTA_EXCEEDED, "This cluster's limits do not allow a further job"),
 )
 _OVER = re.compile(
     r"invalid job id|job/step already (?:completing|completed)|job has already (?:finished|completed)", re.I
