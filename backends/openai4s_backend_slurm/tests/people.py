@@ -162,6 +162,11 @@ class Person:
         assert event["reason"] == reason, self.story()
         return event
 
+    def complaints(self) -> list[str]:
+        """The log's lines of alarm."""
+        log = (self.root / "log").read_text(errors="replace")
+        return [line for line in log.splitlines() if "cannot be asked" in line or "could not be asked" in line]
+
     def story(self) -> str:
         """For a failure's text: the events, and the end of the log."""
         events = "\n".join(json.dumps(event) for event in self.events[-12:])
