@@ -239,7 +239,8 @@ def _resource_limits(table: Table, profile: ResourceProfile) -> ResourceLimits:
             if own == 0 and name in UNBOUNDED_AT_ZERO:
                 why = f"limits what the profile does not state. Set {name} of the profile as well"
             raise table.wrong(name, value, why)
-        found[name] = value
+        if value != own:
+            found[name] = value
     table.refuse_unknown()
     return ResourceLimits(**found)
 
