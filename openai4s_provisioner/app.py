@@ -34,7 +34,7 @@ from .orchestration.walltime import WalltimeNotice
 from .orchestration.walltime_desk import Extended
 from .parts import AdmissionParts, RunningParts, load_site_config
 from .person_desk import PersonDesk
-from .transport.private_folder import PrivateFolder, private_path
+from .transport.locked_folder import PrivateFolder, private_path
 
 __all__ = [
     "AppSettings",

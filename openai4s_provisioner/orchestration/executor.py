@@ -38,6 +38,7 @@ from .plan import (
     SendEnd,
     Submit,
     after_empty_lookup,
+    missing_rank,
 )
 from .ports import (
     AllocationBackend,
@@ -212,12 +213,11 @@ class Executor:
             preparing = self._preparer.prepare(workload, allocation, profile, backend)
             request = await bounded(preparing, _ISOLATION_AND_FILES_DEADLINE_S)
         except Refused as refusal:
-            await self._fail(allocation, refusal.reason, str(refusal))
+            await self._fail(allocation, refusal.reason, refusal.detail)
             return
         except Exception as error:  # an attempt that cannot be prepared ends with a reason; it does not loop
             _log.exception("an attempt could not be prepared")
-            why = f"{Reason.BOOTSTRAP_FAILED.sentence} The attempt could not be prepared: {error}"
-            await self._fail(allocation, Reason.BOOTSTRAP_FAILED, why)
+            await self._fail(allocation, Reason.BOOTSTRAP_FAILED, f"The attempt could not be prepared: {error}")
             return
         begun = await self._store.run(Store.begin_submit, allocation, self._daemon.daemon_id, self._clock())
         if not begun:  # the wish, the driver or the fate changed meanwhile; the next turn reads it
@@ -255,7 +255,7 @@ class Executor:
             await self.perform(again, action)
 
     async def _fail(self, allocation: Allocation, reason: Reason, detail: str, backend_detail: str = "") -> None:
-        ending = Ending(Phase.FAILED, reason, detail.removeprefix(reason.sentence).strip(), None, backend_detail)
+        ending = Ending(Phase.FAILED, reason, detail, None, backend_detail)
         await self._store.run(Store.end, allocation.allocation_id, ending, self._clock())
 
     # -- while it lives --------------------------------------------------------------------------------------------
@@ -266,7 +266,8 @@ class Executor:
     async def _request_stop(self, now: Situation, action: RequestStop) -> None:
         detail = action.detail
         if action.reason is Reason.WORKER_REGISTRATION_TIMEOUT:
-            detail = f"{detail} {await self._worker_log(now.allocation)}".strip()
+            rank = missing_rank(now.allocation, now.workers)
+            detail = f"{detail} {await self._worker_log(now.allocation, rank)}".strip()
         args = (now.workload.workload_id, action.reason, detail, _ACTOR, self._clock())
         await self._store.run(Store.request_stop, *args)
 
@@ -370,8 +371,8 @@ class Executor:
             return ""
         return f"Its log ends: {tail}" if tail else ""
 
-    async def _worker_log(self, allocation: Allocation) -> str:
-        tail = await self._preparer.log_tail(allocation.allocation_id)
+    async def _worker_log(self, allocation: Allocation, rank: int = 0) -> str:
+        tail = await self._preparer.log_tail(allocation.allocation_id, rank)
         return f"The worker's log ends: {tail}" if tail else ""
 
     async def _ask(self, call: Coroutine[Any, Any, T]) -> T:
