@@ -80,6 +80,11 @@ def open_tasks(store: Store, daemon_id: str | None = None) -> list[Task]:
     return [_task_from(row) for row in store.db.rows("open_tasks", daemon_id=daemon_id)]
 
 
+def of_workload(store: Store, workload_id: str) -> list[Task]:
+    """The newest hundred, the newest first."""
+    return [_task_from(row) for row in store.db.rows("tasks_of", workload_id=workload_id)]
+
+
 def named(store: Store, beginning: str) -> list[Task]:
     return [_task_from(row) for row in store.db.rows("tasks_named", beginning=beginning)]
 
