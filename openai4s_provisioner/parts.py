@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,9 @@ from .orchestration.errors import ConfigError
 from .orchestration.executor import Executor
 from .orchestration.frontdesk import StoreFrontDesk
 from .orchestration.launches import LaunchBook
-from .orchestration.models import Kind
+from .orchestration.models import Kind, ResourceProfile
 from .orchestration.outbox import Outbox
-from .orchestration.ports import AllocationBackend, BackendFactory, WorkerChannel
+from .orchestration.ports import AllocationBackend, BackendFactory, MaskProvider, WorkerChannel
 from .orchestration.private_folder import prepare_folder
 from .orchestration.reclaimer import Reclaimer
 from .orchestration.reconciler import Reconciler, never
@@ -100,13 +100,16 @@ class AdmissionParts:
         self.backends = load_backends(self.config, settings)
         self.listen, self.advertise = _network_settings(settings)
         self.store = StoreThread(settings.state_dir)
-        self.sandbox = SessionSandbox(
-            Path.home(), settings.state_dir, settings.exchange_dir, settings.workspaces_dir, settings.jupyter_folders
-        )
+        folders = (settings.state_dir, settings.exchange_dir, settings.workspaces_dir, settings.jupyter_folders)
+        self.sandbox = SessionSandbox(Path.home(), *folders, self._masks)
         self.admission = Admission(
             self.config, self.backends, self.store, self.sandbox, listens=self.listen is not None
         )
         self.walltime = WalltimeDesk(self.config, self.backends, self.store)
+
+    def _masks(self, profile: ResourceProfile) -> Sequence[str]:
+        backend = self.backends.get(profile.backend)
+        return backend.masks(profile) if isinstance(backend, MaskProvider) else ()
 
     def network_door(self) -> NetworkDoor | None:
         """What to listen on, with the certificate, which is made now if there is none. None: open no port."""

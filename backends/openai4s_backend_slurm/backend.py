@@ -29,11 +29,14 @@ from openai4s_provisioner.orchestration.reasons import Reason
 
 from . import script, wording
 from .broker import Broker, BrokerError, TimedOut, Unreachable
+from .isolation import IsolationProofs
 from .judge import Judge
 from .lookup import NAME, Lookup, on, read_handle
+from .masks import masks
 from .parse import JobName, QueueRow
 from .places import Places
 from .profiles import SlurmOptions, read_options, read_profile
+from .proof import JobProver
 from .queue import SharedQueue
 from .submit import Submitter
 
@@ -53,6 +56,9 @@ class SlurmBackend:
         self._lookup = Lookup(broker, self._places, options.cluster)
         self._submitter = Submitter(broker, self._lookup, self._places, options.cluster)
         self._judge = Judge(self._lookup, self._places, self._end)
+        self._options = options
+        prover = JobProver(self, self._places.forget, state_dir, exchange_dir, options)
+        self._proofs = IsolationProofs(prover, state_dir / NAME / "isolation", options.isolation_max_age_s)
         self._shared = SharedQueue(self._ask_queue, options.min_interval_s)
         # Starts no thread until the first call.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="slurm-backend")
@@ -100,10 +106,14 @@ class SlurmBackend:
     async def isolates_session_credentials(
         self, profile: ResourceProfile, private_network: bool = False
     ) -> IsolationVerdict:
-        return IsolationVerdict(True)
+        return await self._proofs.verdict(profile, private_network)
+
+    def masks(self, profile: ResourceProfile) -> Sequence[str]:
+        return masks(read_profile(profile), self._options)
 
     async def close(self) -> None:
         """Jobs live on; only our threads end."""
+        await self._proofs.close()
         await self._shared.close()
         self._threads.shutdown(wait=False)
 

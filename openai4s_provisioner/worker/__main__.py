@@ -1,15 +1,15 @@
 """The zipapp's entry: one file, several programs, told apart by the first argument.
 
 ``worker`` and ``batch`` stay outside the sandbox, ``inner`` and ``client`` run inside it, ``attack`` and ``decoy`` are
-the probe's two sides. Each is imported only when asked for, so that a worker starts with as few file reads as a shared
-file system allows.
+the probe's two sides, and ``proof`` is the probe without a session. Each is imported only when asked for, so that a
+worker starts with as few file reads as a shared file system allows.
 """
 
 from __future__ import annotations
 
 import sys
 
-_USAGE = "usage: worker.pyz worker|batch ATTEMPT_DIR --rank N | inner ... | client ... | attack ... | decoy ...\n"
+_USAGE = "usage: worker.pyz worker|batch|proof FOLDER --rank N | inner ... | client ... | attack ... | decoy ...\n"
 
 
 def main(argv: list[str]) -> int:
@@ -38,6 +38,10 @@ def main(argv: list[str]) -> int:
         from ..sandbox import decoy
 
         return decoy.main(argv[1:])
+    if program == "proof":
+        from . import proof
+
+        return proof.main(argv[1:])
     sys.stderr.write(_USAGE)
     return 64
 
