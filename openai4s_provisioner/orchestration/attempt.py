@@ -80,10 +80,8 @@ class AttemptPreparer:
     ) -> AllocationRequest:
         """Verify isolation, then write the attempt's files. Repeating it writes them anew. Raises Refused, OSError."""
         launch = self._launches.get(workload.workload_id)
-        if launch is None and workload.kind is Kind.BATCH:
-            raise Refused(Reason.SERVER_GONE, "")
         if launch is None:
-            raise Refused(Reason.SERVER_GONE, Reason.SERVER_GONE.sentence)
+            raise Refused.because(Reason.SERVER_GONE)
         await verify_isolation(backend, profile, launch.transport)
         route = {} if workload.kind is Kind.BATCH else self._route(profile, backend)
         return await asyncio.to_thread(self._write, workload, allocation, profile, launch, route)
@@ -92,9 +90,9 @@ class AttemptPreparer:
         """Take away everything that the attempt left in the file system; a failed one's logs are kept, bounded."""
         await asyncio.to_thread(self._clear, workload, allocation)
 
-    async def log_tail(self, allocation_id: str) -> str:
-        """The last lines that the first worker logged; "" when there are none."""
-        return await asyncio.to_thread(_tail, self.attempt_dir(allocation_id) / "worker-0.log", _TAIL_BYTES)
+    async def log_tail(self, allocation_id: str, rank: int = 0) -> str:
+        """The last lines that a worker logged; "" when there are none."""
+        return await asyncio.to_thread(_tail, self.attempt_dir(allocation_id) / f"worker-{rank}.log", _TAIL_BYTES)
 
     def _route(self, profile: ResourceProfile, backend: AllocationBackend) -> dict[str, Any]:
         """Where the workers dial, and whom they expect there. Raises Refused."""
@@ -147,9 +145,8 @@ class AttemptPreparer:
                 workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
             place_nonce(workspace, allocation.allocation_id, self._issuer.workspace_nonce(allocation.allocation_id))
         except OSError as error:
-            sentence = Reason.WORKSPACE_UNREACHABLE.sentence
             why = f"{workspace} cannot be written here ({error.strerror})."
-            raise Refused(Reason.WORKSPACE_UNREACHABLE, f"{sentence} {why}") from error
+            raise Refused.because(Reason.WORKSPACE_UNREACHABLE, why) from error
 
     def _rank_file(
         self,
