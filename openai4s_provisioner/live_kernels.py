@@ -219,7 +219,7 @@ class LiveKernels:
         """A first start that failed is given back at once: nobody else would."""
         live.is_given_up = True
         if isinstance(error, SessionEnded):
-            reason, detail = error.reason, str(error).removeprefix(error.reason.sentence).strip()
+            reason, detail = error.reason, error.detail
         elif isinstance(error, asyncio.CancelledError):
             reason, detail = Reason.USER_CANCELLED, "The caller gave up the start."
         else:
@@ -297,7 +297,7 @@ class LiveKernels:
             sentence = f"The kernel's process has ended; its session goes on. {how}".strip()
         elif now.interrupted_since is not None:
             since = time.strftime("%H:%M:%S", time.localtime(now.interrupted_since))
-            sentence = f"The connection to the session's machine is interrupted since {since}; it is being re-made."
+            sentence = f"The connection to {now.interrupted_place} is interrupted since {since}; it is being re-made."
         elif live.state_was_lost and readiness.is_ready:
             reason, sentence = Reason.KERNEL_STATE_LOST, Reason.KERNEL_STATE_LOST.sentence
         elif live.lost_for is not None:

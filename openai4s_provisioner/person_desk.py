@@ -145,7 +145,9 @@ class PersonDesk:
         """Raises NotFound, Refused."""
         view = await self.view(workload_id, Kind.SESSION)
         desk = TaskDesk(self._config, self._backends, self._store)
-        return await desk.open(workload_id, self._owner, argv, view.seen.now.workload.spec.cwd)
+        task = await desk.open(workload_id, self._owner, argv, view.seen.now.workload.spec.cwd)
+        self._hand_over()
+        return task
 
     async def cancel_task(self, task_id: str, actor: str) -> Task:
         """Wish it ended. Raises NotFound, or SessionEnded for one that is over."""
@@ -156,7 +158,12 @@ class PersonDesk:
         if task.ended_at is not None:
             raise SessionEnded(Reason.USER_CANCELLED, "The task is over already.")
         await self._store.run(tasks.cancel, task_id, actor, time.time())
+        self._hand_over()
         return await self._store.run(tasks.task, task_id) or task
+
+    def _hand_over(self) -> None:
+        if self._running is not None:
+            self._running.tasks.look_again()
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

@@ -9,28 +9,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import getpass
-import logging
 import shlex
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from traitlets.config import Config
-
-from ..app_values import AppSettings
 from ..command_app import CommandApp, command_app
 from ..orchestration.commands import command_sentence
 from ..orchestration.errors import Refused
+from ..orchestration.frontdesk import REFUSED
 from ..orchestration.models import BatchSpec, Kind, Task
 from ..orchestration.reasons import Reason
-from ..orchestration.store import tasks
+from ..orchestration.store import Store, tasks
 from ..orchestration.store.batches import Listed
 from ..orchestration.store.sqlite import FILE_NAME
 from ..parts import load_site_config
 from ..transport.bounded_log import read_log
+from .cli_settings import add_settings, run_here, settings_of
 from .command_request import Command, batch_request, chosen_variables, notebook_command
-from .settings import OpenAI4S
 
 _FOLLOW_S = 0.25
 _STOP_WAIT_S = 20.0
@@ -63,12 +60,8 @@ def add_commands(commands: Any) -> None:
 
 
 def _finish(parser: argparse.ArgumentParser, run: Any, **defaults: Any) -> None:
-    parser.add_argument("--cluster-toml", default="", help="path of cluster.toml, if not found by itself")
+    add_settings(parser)
     parser.set_defaults(run=run, **defaults)
-
-
-def settings_of(arguments: argparse.Namespace) -> AppSettings:
-    return OpenAI4S(config=Config({"OpenAI4S": {"cluster_toml": arguments.cluster_toml}})).frozen()
 
 
 def _submit(arguments: argparse.Namespace) -> int:
@@ -127,6 +120,7 @@ def _show(arguments: argparse.Namespace) -> int:
             "reason": now.workload.reason or "",
             "why": _why(entry),
             "stopped by": now.workload.actor,
+            "turned away": await app.store.run(_turned_away, now.workload.workload_id),
             "backend": f"{now.allocation.backend} {now.allocation.handle.value if now.allocation.handle else ''}",
             "backend says": now.allocation.backend_detail,
         }
@@ -136,6 +130,13 @@ def _show(arguments: argparse.Namespace) -> int:
         return 0
 
     return _with_one(arguments, show)
+
+
+def _turned_away(store: Store, workload_id: str) -> str:
+    """Workers that the front desk did not let in: the latest word about each reason."""
+    events = [each for each in store.events(workload_id) if each.kind == REFUSED]
+    latest = {each.reason: f"{_clock(each.at)} {each.reason}: {each.detail}" for each in events}
+    return "; ".join(latest.values())
 
 
 def _task_line(task: Task) -> str:
@@ -225,18 +226,6 @@ def _with_one(
             return status
 
     return run_here(work())
-
-
-def run_here(work: Coroutine[Any, Any, int]) -> int:
-    """On a loop of its own. An interrupt ends this call, and nothing that it submitted."""
-    logging.getLogger("openai4s_provisioner").setLevel(logging.ERROR)  # a refusal is said once, and not by the log
-    try:
-        return asyncio.run(work)
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader of our output has seen enough
-        sys.stderr.close()
-        return 141
 
 
 def _command_of(entry: Listed) -> str:

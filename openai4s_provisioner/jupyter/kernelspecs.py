@@ -49,7 +49,12 @@ def kernelspec_name(base: str, profile: str) -> str:
 
 
 def display_name(base: KernelSpec, profile: ResourceProfile) -> str:
-    """``Python 3 (ipykernel)`` and the profile ``local session`` become ``Python 3 (local session)``."""
+    """``Python 3 (ipykernel)`` and the profile ``local session`` become ``Python 3 (local session)``.
+
+    A profile whose name has brackets of its own, such as ``GPU (cluster)``, is named in full already.
+    """
+    if profile.display_name.endswith(")"):
+        return profile.display_name
     language = re.sub(r"\s*\([^)]*\)\s*$", "", base.display_name) or base.display_name
     return f"{language} ({profile.display_name or profile.name})"
 

@@ -63,6 +63,7 @@ class Policy:
     cancel_again_s: float = 15.0  # between two cancels while the end is not seen
     registration_timeout_s: float = 300.0  # from running to every rank registered; a profile may say otherwise
     worker_lost_s: float = 300.0  # a rank without a link for so long is lost
+    rank_settle_s: float = 10.0  # for the backend to say why, once one of several ranks has ended
     workspace_settle_s: float = 60.0  # network file systems show a fresh file late
     kernel_answer_s: float = 120.0  # from the kernel's start to its first answer
     recovery_pause_s: float = (
@@ -239,7 +240,8 @@ def _resource_limits(table: Table, profile: ResourceProfile) -> ResourceLimits:
             if own == 0 and name in UNBOUNDED_AT_ZERO:
                 why = f"limits what the profile does not state. Set {name} of the profile as well"
             raise table.wrong(name, value, why)
-        found[name] = value
+        if value != own:
+            found[name] = value
     table.refuse_unknown()
     return ResourceLimits(**found)
 

@@ -6,7 +6,6 @@ Every step is safe to repeat. A call to a backend has a deadline; one that hangs
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 import uuid
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 from .attempt import AttemptPreparer
 from .config import Policy, SiteConfig
 from .daemons import Daemon
+from .deadline import bounded
 from .errors import CouldNotAsk, IllegalTransition, Refused
 from .launches import LaunchBook
 from .models import Allocation, CommandExit, Desired, ExternalHandle, Phase, Workload
@@ -38,6 +38,7 @@ from .plan import (
     SendEnd,
     Submit,
     after_empty_lookup,
+    missing_rank,
 )
 from .ports import (
     AllocationBackend,
@@ -63,26 +64,6 @@ _NOT_OVER = frozenset({Observed.PENDING, Observed.RUNNING, Observed.ENDING, Obse
 _ISOLATION_AND_FILES_DEADLINE_S = 180.0
 
 
-async def bounded(call: Coroutine[Any, Any, T], seconds: float) -> T:
-    """Await a call for at most so long; then CouldNotAsk. It is not waited for even if it resists being cancelled."""
-    task = asyncio.ensure_future(call)
-    try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-    except asyncio.CancelledError:
-        task.cancel()
-        raise
-    if not done:
-        task.cancel()
-        task.add_done_callback(_ignore_outcome)
-        raise CouldNotAsk(f"no answer within {seconds:g} s")
-    return task.result()
-
-
-def _ignore_outcome(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()
-
-
 class Executor:
     def __init__(
         self,
@@ -96,8 +77,11 @@ class Executor:
         outbox: Outbox,
         launches: LaunchBook,
         end_moved: Callable[[], None] = lambda: None,
+        turned_away: Callable[[Allocation], str] = lambda allocation: "",
         clock: Callable[[], float] = steady_time,
     ) -> None:
+        """`turned_away`: why workers of an attempt may not have come in."""
+        self._turned_away = turned_away
         self._store = store
         self._end_moved = end_moved
         self._daemon = daemon
@@ -137,6 +121,11 @@ class Executor:
         if backend is None:
             raise CouldNotAsk(f"the backend {allocation.backend!r} is not installed")
         return backend
+
+    def let_go(self, workload_id: str, allocation_id: str) -> None:
+        """Another process drives it now: forget what only this one's memory holds."""
+        self._outbox.forget(allocation_id)
+        self._launches.pop(workload_id, None)
 
     async def clear(self, allocation: Allocation) -> None:
         """Take away what an ended attempt left outside the store, then acknowledge it. Safe to repeat."""
@@ -212,12 +201,11 @@ class Executor:
             preparing = self._preparer.prepare(workload, allocation, profile, backend)
             request = await bounded(preparing, _ISOLATION_AND_FILES_DEADLINE_S)
         except Refused as refusal:
-            await self._fail(allocation, refusal.reason, str(refusal))
+            await self._fail(allocation, refusal.reason, refusal.detail)
             return
         except Exception as error:  # an attempt that cannot be prepared ends with a reason; it does not loop
             _log.exception("an attempt could not be prepared")
-            why = f"{Reason.BOOTSTRAP_FAILED.sentence} The attempt could not be prepared: {error}"
-            await self._fail(allocation, Reason.BOOTSTRAP_FAILED, why)
+            await self._fail(allocation, Reason.BOOTSTRAP_FAILED, f"The attempt could not be prepared: {error}")
             return
         begun = await self._store.run(Store.begin_submit, allocation, self._daemon.daemon_id, self._clock())
         if not begun:  # the wish, the driver or the fate changed meanwhile; the next turn reads it
@@ -225,6 +213,8 @@ class Executor:
         await self._take_answer(allocation, await self._submitted(backend, request))
 
     async def _submitted(self, backend: AllocationBackend, request: Any) -> Any:
+        if not self._daemon.is_current:  # it slept between the commit and the call, and may no longer be the owner
+            return Unknown(request.token, "this process was away before it could be sent")
         try:
             return await bounded(backend.submit(request), self._policy.call_deadline_s)
         except Exception as error:  # whatever broke, it may have landed
@@ -255,7 +245,7 @@ class Executor:
             await self.perform(again, action)
 
     async def _fail(self, allocation: Allocation, reason: Reason, detail: str, backend_detail: str = "") -> None:
-        ending = Ending(Phase.FAILED, reason, detail.removeprefix(reason.sentence).strip(), None, backend_detail)
+        ending = Ending(Phase.FAILED, reason, detail, None, backend_detail)
         await self._store.run(Store.end, allocation.allocation_id, ending, self._clock())
 
     # -- while it lives --------------------------------------------------------------------------------------------
@@ -266,7 +256,9 @@ class Executor:
     async def _request_stop(self, now: Situation, action: RequestStop) -> None:
         detail = action.detail
         if action.reason is Reason.WORKER_REGISTRATION_TIMEOUT:
-            detail = f"{detail} {await self._worker_log(now.allocation)}".strip()
+            rank = missing_rank(now.allocation, now.workers)
+            said = (detail, self._turned_away(now.allocation), await self._worker_log(now.allocation, rank))
+            detail = " ".join(part for part in said if part)
         args = (now.workload.workload_id, action.reason, detail, _ACTOR, self._clock())
         await self._store.run(Store.request_stop, *args)
 
@@ -314,6 +306,8 @@ class Executor:
         if action.phase is Phase.LOST:  # found nowhere is not proven dead: never just forgotten
             await self._ask_to_end(now.allocation)
         detail = action.detail
+        if action.reason is Reason.WORKER_REGISTRATION_TIMEOUT and action.reason is not now.workload.reason:
+            detail = f"{detail} {self._turned_away(now.allocation)}".strip()
         if (
             action.phase.has_failed
             and not action.is_explained
@@ -370,8 +364,8 @@ class Executor:
             return ""
         return f"Its log ends: {tail}" if tail else ""
 
-    async def _worker_log(self, allocation: Allocation) -> str:
-        tail = await self._preparer.log_tail(allocation.allocation_id)
+    async def _worker_log(self, allocation: Allocation, rank: int = 0) -> str:
+        tail = await self._preparer.log_tail(allocation.allocation_id, rank)
         return f"The worker's log ends: {tail}" if tail else ""
 
     async def _ask(self, call: Coroutine[Any, Any, T]) -> T:

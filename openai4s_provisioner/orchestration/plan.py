@@ -134,6 +134,7 @@ _WORDS = {
 WORKER_EXIT_NEVER_REGISTERED = 69
 WORKER_EXIT_SERVER_GONE = 75
 _CLOCK_SLACK_S = 0.001
+_MOST_NAMED = 8
 _COULD_NOT_ASK = Observation(Observed.UNKNOWN)
 
 
@@ -292,8 +293,12 @@ def _likely_reason(phase: Phase, seen: Observation, workers: Sequence[WorkerRow]
 
 
 def _exit_words(workers: Sequence[WorkerRow]) -> str:
-    told = [w for w in workers if w.ended_at is not None]
-    return "; ".join(f"worker {w.rank} on {w.host} ended with code {w.exit_code}" for w in told if w.exit_code)
+    """Who ended badly; and of several who went without a word, unless all of them did."""
+    told = [f"worker {w.rank} on {w.host} ended with code {w.exit_code}" for w in workers if w.exit_code]
+    silent = [w for w in workers if w.ended_at is None and not w.connected]
+    if len(silent) < len(workers):
+        told += [f"worker {w.rank} on {w.host} fell silent" for w in silent]
+    return "; ".join(told)
 
 
 # -- while it lives ------------------------------------------------------------------------------------------------
@@ -320,8 +325,7 @@ def _progress(
         if _conditions_hold(allocation, workers, bindings):
             return (MarkActive(),)
         if _registration_is_late(allocation, workers, now, policy):
-            registered = f"{len(workers)} of {allocation.nodes} workers connected."
-            return (RequestStop(Reason.WORKER_REGISTRATION_TIMEOUT, registered),)
+            return (RequestStop(Reason.WORKER_REGISTRATION_TIMEOUT, _who_is_missing(allocation, workers)),)
     return _lost_workers(workers, now, policy)
 
 
@@ -336,8 +340,27 @@ def _registration_is_late(allocation: Allocation, workers: Sequence[WorkerRow], 
     return len(workers) < allocation.nodes and since is not None and now - since >= policy.registration_timeout_s
 
 
+def _who_is_missing(allocation: Allocation, workers: Sequence[WorkerRow]) -> str:
+    told = f"{len(workers)} of {allocation.nodes} workers connected"
+    missing = sorted(set(range(allocation.nodes)) - {worker.rank for worker in workers})
+    if allocation.nodes == 1:
+        return f"{told}."
+    named = ", ".join(map(str, missing[:_MOST_NAMED]))
+    return f"{told}; missing: {named}" + (" and others." if len(missing) > _MOST_NAMED else ".")
+
+
+def missing_rank(allocation: Allocation, workers: Sequence[WorkerRow]) -> int:
+    """The first rank that has not connected: whose log may say why."""
+    registered = {worker.rank for worker in workers}
+    return next((rank for rank in range(allocation.nodes) if rank not in registered), 0)
+
+
 def _lost_workers(workers: Sequence[WorkerRow], now: float, policy: Policy) -> tuple[Action, ...]:
+    """A session is replaced whole: it is never left running with a part of its ranks."""
     for worker in workers:
+        if worker.ended_at is not None and talks(workers) and now - worker.ended_at >= policy.rank_settle_s:
+            how = f"ended with code {worker.exit_code}" if worker.exit_code else f"ended ({worker.exit_reason})"
+            return (RequestStop(Reason.WORKER_LOST, f"Worker {worker.rank} on {worker.host} {how}."),)
         silent_s = now - worker.link_since
         if not worker.connected and worker.ended_at is None and silent_s >= policy.worker_lost_s:
             return (RequestStop(Reason.WORKER_LOST, f"Worker {worker.rank} on {worker.host} fell silent."),)

@@ -46,7 +46,10 @@ class Existing:
 
 @dataclass(frozen=True)
 class Rejected:
-    """A definite no. Nothing exists under this token and nothing will."""
+    """A definite no. Nothing exists under this token and nothing will.
+
+    `sentence`: what a person reads behind the reason's own sentence; do not repeat that one.
+    """
 
     reason: Reason
     sentence: str
@@ -142,6 +145,14 @@ class SessionIsolationProvider(Protocol):
         self, profile: ResourceProfile, private_network: bool = False
     ) -> IsolationVerdict:
         """`private_network`: for a kernel that can only do TCP, whose sandbox has a network of its own."""
+
+
+@runtime_checkable
+class MaskProvider(Protocol):
+    """Optional: a backend whose machines have places that no session may see, besides those that none ever sees."""
+
+    def masks(self, profile: ResourceProfile) -> Sequence[str]:
+        """Absolute paths; what a machine does not have is passed over. Pure. Raises ConfigError as `check_profile`."""
 
 
 @runtime_checkable

@@ -46,11 +46,22 @@ class Situation:
         away = [worker.link_since for worker in self.workers if not worker.connected and worker.ended_at is None]
         return min(away, default=None)
 
+    @property
+    def interrupted_place(self) -> str:
+        """What has no connection, for a person: of several ranks, which one on which machine."""
+        away = [worker for worker in self.workers if not worker.connected and worker.ended_at is None]
+        if self.allocation.nodes == 1 or not away:
+            return "the session's machine"
+        named = ", ".join(f"worker {worker.rank} on {worker.host}" for worker in away[:3])
+        more = f" and {len(away) - 3} more" if len(away) > 3 else ""
+        return f"{named}{more} (of {self.allocation.nodes})"
+
     def readiness(self, kernel_id: str = "") -> Readiness:
         """The four conditions, for one kernel or for whichever answers."""
         held = [b for b in self.bindings if b.released_at is None and kernel_id in ("", b.kernel_id)]
         allocation, workers = self.allocation, self.workers
-        unready = next((w.workspace_detail for w in workers if not w.workspace_ready and w.workspace_detail), "")
+        ended = next((f"worker {w.rank} on {w.host} has ended" for w in workers if w.ended_at is not None), "")
+        unready = next((w.workspace_detail for w in workers if not w.workspace_ready and w.workspace_detail), ended)
         return Readiness(
             granted=allocation.granted_at is not None,
             workers=sum(1 for worker in workers if worker.ended_at is None),

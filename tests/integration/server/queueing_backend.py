@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from openai4s_backend_local import create_backend as create_local
-
 from openai4s_provisioner.orchestration.models import ExternalHandle, ResourceProfile
 from openai4s_provisioner.orchestration.ports import (
     AllocationRequest,
