@@ -107,10 +107,8 @@ def lab(run_mark: str) -> Iterator[Lab]:
 
 @pytest.fixture
 def open_lab(lab: Lab, page: Page, wait_until: Callable[..., Any]) -> Iterator[Notebook]:
-    """The page of the shared server, and an empty server again afterwards."""
-    opened = Notebook(page, lab)
-    opened.load()
-    yield opened
+    """A page for the shared server, nothing loaded yet; an empty server again afterwards."""
+    yield Notebook(page, lab)
     page.goto("about:blank")
     lab.shut_everything_down()
     wait_until(lambda: not lab.alive(), "every session has ended", 40)

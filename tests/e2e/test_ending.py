@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from checks.parts.leftovers import processes_of
+from checks.parts.suite import FULL_LENGTH
 
 from .notebook import SECOND, Notebook
 
@@ -63,13 +65,14 @@ def test_a_session_that_ends_for_good_says_why(
     picture(open_lab.page, f"ended-{end.__name__.replace('_', '-')}")
 
 
-@pytest.mark.parametrize("reason", ["PREEMPTED", "NODE_FAILED"])
+@pytest.mark.parametrize("reason", ["PREEMPTED", "NODE_FAILED"] if os.environ.get(FULL_LENGTH) else ["NODE_FAILED"])
 def test_a_session_whose_place_is_lost_comes_back_and_says_that_its_memory_is_gone(
     open_lab: Notebook, reason: str, picture: Callable[..., None]
 ) -> None:
     ready(open_lab, f"{reason.lower()}.ipynb")
     open_lab.run("x = 41")
     open_lab.lab.end_what_runs(reason)
+    open_lab.close_dialog("Kernel Restarting")
     expect(open_lab.toast("started afresh")).to_be_visible(timeout=60 * SECOND)
     open_lab.expect_ready(90)
     open_lab.run("x + 1")
@@ -81,6 +84,7 @@ def test_a_session_whose_place_is_lost_comes_back_and_says_that_its_memory_is_go
 def test_a_kernel_that_exits_says_that_its_memory_is_gone(open_lab: Notebook) -> None:
     ready(open_lab, "exit.ipynb")
     open_lab.run("import os; os._exit(3)")
+    open_lab.close_dialog("Kernel Restarting")
     expect(open_lab.toast("started afresh")).to_be_visible(timeout=60 * SECOND)
     open_lab.expect_ready()
 
