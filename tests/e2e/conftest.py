@@ -70,6 +70,12 @@ backend = "queue"
 display_name = "short session"
 walltime_s = 12
 
+[profiles.brief]
+backend = "queue"
+display_name = "brief session"
+walltime_s = 60
+max_walltime_s = 7200
+
 [profiles.hasty]
 backend = "queue"
 display_name = "hasty session"
@@ -96,7 +102,7 @@ def lab(run_mark: str) -> Iterator[Lab]:
     """One JupyterLab for most tests: one allocation at a time, so that a second session waits."""
     root = Path(tempfile.mkdtemp(prefix="o4s-", dir="/tmp"))
     server = Lab(make_place(root), CLUSTER)
-    server.install_kernels(("default", "long", "folder", "short", "hasty"))
+    server.install_kernels(("default", "long", "folder", "short", "brief", "hasty"))
     try:
         server.start()
         yield server

@@ -13,6 +13,7 @@ from playwright.sync_api import expect
 
 from checks.parts.leftovers import processes_of
 from checks.parts.suite import FULL_LENGTH
+from openai4s_provisioner.orchestration.reasons import Reason
 
 from .notebook import SECOND, Notebook
 
@@ -73,7 +74,9 @@ def test_a_session_whose_place_is_lost_comes_back_and_says_that_its_memory_is_go
     open_lab.run("x = 41")
     open_lab.lab.end_what_runs(reason)
     open_lab.close_dialog("Kernel Restarting")
-    expect(open_lab.toast("started afresh")).to_be_visible(timeout=60 * SECOND)
+    told = open_lab.toast("started afresh")
+    expect(told).to_be_visible(timeout=60 * SECOND)
+    expect(told).to_contain_text(Reason(reason).what_happened)
     open_lab.expect_ready(90)
     open_lab.run("x + 1")
     expect(open_lab.outputs.last).to_contain_text("NameError", timeout=30 * SECOND)
@@ -85,8 +88,23 @@ def test_a_kernel_that_exits_says_that_its_memory_is_gone(open_lab: Notebook) ->
     ready(open_lab, "exit.ipynb")
     open_lab.run("import os; os._exit(3)")
     open_lab.close_dialog("Kernel Restarting")
-    expect(open_lab.toast("started afresh")).to_be_visible(timeout=60 * SECOND)
+    told = open_lab.toast("started afresh")
+    expect(told).to_be_visible(timeout=60 * SECOND)
+    expect(told).to_contain_text("exit code 3")
     open_lab.expect_ready()
+
+
+def test_a_session_whose_time_runs_out_is_warned_of_and_can_be_extended(
+    open_lab: Notebook, picture: Callable[..., None], wait_until: WaitUntil
+) -> None:
+    ready(open_lab, "brief.ipynb", "brief")
+    warning = open_lab.toast("machine's time ends")
+    expect(warning).to_be_visible(timeout=30 * SECOND)
+    picture(open_lab.page, "walltime-warning")
+    before = open_lab.lab.alive()[0]["walltime_ends_at"]
+    open_lab.press(warning, "Extend")
+    wait_until(lambda: open_lab.lab.alive()[0]["walltime_ends_at"] > before, "the session is extended", 10)
+    expect(warning).to_have_count(0, timeout=20 * SECOND)
 
 
 def test_keep_keeps_an_idle_session_and_without_it_it_is_released_and_can_be_started_again(
