@@ -187,9 +187,7 @@ class Reconciler:
         next_adoption = 0.0
         while True:
             try:
-                if not await self._ownership.renew():
-                    await self._daemon.beat()
-                await self._ownership.tell()
+                await self._ownership.keep()
                 if self._clock_s() >= next_adoption:
                     next_adoption = self._clock_s() + _ADOPT_EVERY_S
                     await self.adopt(self._adopts)
