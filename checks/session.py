@@ -33,23 +33,24 @@ def main() -> int:
     def body(report: Report) -> None:
         with private_place() as place:
             report.say(f"installed {install_session_kernel(place)}")
-            local = _with_nbclient(report, place)
+            local = with_nbclient(report, place)
             if not quick:
                 asyncio.run(_with_a_server(report, place, local))
                 _synchronously(report, place, local)
                 _with_papermill(report, place)
-            _nothing_left(report, place)
+            nothing_left(report, place)
 
     return run("session", body)
 
 
-def _with_nbclient(report: Report, place: Place) -> Transcript:
+def with_nbclient(report: Report, place: Place, session_kernel: str = SESSION_KERNEL) -> Transcript:
+    """The notebook in an ordinary kernel, then in a session; what the ordinary kernel said."""
     report.section("nbclient, ordinary kernel")
     local, local_s, _ = run_notebook(NOTEBOOK, LOCAL_KERNEL, place.work)
     report.figure("seconds, messages, megabytes", f"{local_s:.1f}, {local.messages}, {local.megabytes:.1f}")
     report.section("nbclient, session")
     conditions = Conditions(report.say)
-    session, session_s, _ = run_notebook(NOTEBOOK, SESSION_KERNEL, place.work, conditions)
+    session, session_s, _ = run_notebook(NOTEBOOK, session_kernel, place.work, conditions)
     report.figure("seconds, messages, megabytes", f"{session_s:.1f}, {session.messages}, {session.megabytes:.1f}")
     report.expect(set(conditions.seconds) == set(Condition), "all four conditions came true, each announced")
     _same(report, "nbclient", local, session)
@@ -134,7 +135,7 @@ def _with_papermill(report: Report, place: Place) -> None:
     )
 
 
-def _nothing_left(report: Report, place: Place) -> None:
+def nothing_left(report: Report, place: Place) -> None:
     report.section("afterwards")
     deadline = time.monotonic() + 20
     while (left := processes_of(str(place.root))) and time.monotonic() < deadline:

@@ -11,6 +11,7 @@ from .orchestration.models import KernelLaunch, Phase
 from .orchestration.readiness import Readiness
 from .orchestration.reasons import Reason
 from .orchestration.reclaimer import LeaseNotice
+from .orchestration.walltime import WalltimeNotice
 
 
 @dataclass(frozen=True)
@@ -79,4 +80,5 @@ class SessionChange:
         }
 
 
-Announce = Callable[[SessionChange | LeaseNotice], None]
+Notice = LeaseNotice | WalltimeNotice
+Announce = Callable[[SessionChange | Notice], None]

@@ -16,14 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .app_values import Announce, KernelRequest, KernelState, SessionChange
+from .app_values import Announce, KernelRequest, KernelState, Notice, SessionChange
 from .gateway.kernel_check import KernelSilent, kernel_answers
 from .gateway.worker_gateway import Endpoint, WorkerGateway
 from .orchestration.admission import AdmissionRequest
 from .orchestration.errors import SessionEnded
 from .orchestration.models import Desired, KernelLaunch, OutputLoss, ReadyCheck
 from .orchestration.reasons import Reason
-from .orchestration.reclaimer import LeaseNotice
 from .orchestration.recovery import MAX_RECOVERIES
 from .orchestration.session import SessionRequest, SessionService, exit_detail
 from .orchestration.store import Situation
@@ -73,6 +72,11 @@ class LiveKernels:
     def state(self, kernel_id: str) -> KernelState | None:
         live = self._live.get(kernel_id)
         return None if live is None else live.state
+
+    def change(self, kernel_id: str) -> SessionChange | None:
+        """What was last to be told of a kernel, as it is now. On the loop."""
+        live = self._live.get(kernel_id)
+        return None if live is None or live.situation is None else self._change(live.situation, live)
 
     @property
     def kernel_ids(self) -> list[str]:
@@ -133,8 +137,8 @@ class LiveKernels:
         if live is not None and live.state.alive:
             self._sessions.stop_kernel(live.launch_id)
 
-    def lease_notice(self, notice: LeaseNotice) -> None:
-        """Tell who holds a kernel of that session what becomes of its lease."""
+    def notice(self, notice: Notice) -> None:
+        """Tell who holds a kernel of that session what becomes of its lease, or of its time."""
         for live in self._live.values():
             if live.workload_id == notice.workload_id:
                 live.announce(notice)
@@ -293,7 +297,7 @@ class LiveKernels:
             sentence = f"The kernel's process has ended; its session goes on. {how}".strip()
         elif now.interrupted_since is not None:
             since = time.strftime("%H:%M:%S", time.localtime(now.interrupted_since))
-            sentence = f"The connection to the session's machine is interrupted since {since}; it is being re-made."
+            sentence = f"The connection to {now.interrupted_place} is interrupted since {since}; it is being re-made."
         elif live.state_was_lost and readiness.is_ready:
             reason, sentence = Reason.KERNEL_STATE_LOST, Reason.KERNEL_STATE_LOST.sentence
         elif live.lost_for is not None:

@@ -42,6 +42,8 @@ from .orchestration.reports import WorkerReports
 from .orchestration.session import SessionService
 from .orchestration.store import Situation, StoreThread, leases
 from .orchestration.tasks import TaskDesk
+from .orchestration.walltime_desk import Extended, WalltimeDesk
+from .orchestration.walltime_watch import WalltimeWatch
 from .orchestration.ways_in import WaysIn
 from .session_sandbox import SessionSandbox
 from .transport.locked_folder import PrivateFolder, remove_leftovers
@@ -104,6 +106,7 @@ class AdmissionParts:
         self.admission = Admission(
             self.config, self.backends, self.store, self.sandbox, listens=self.listen is not None
         )
+        self.walltime = WalltimeDesk(self.config, self.backends, self.store)
 
     def network_door(self) -> NetworkDoor | None:
         """What to listen on, with the certificate, which is made now if there is none. None: open no port."""
@@ -135,9 +138,11 @@ class Driving:
         turned_away: Callable[[Allocation], str] = lambda allocation: "",
         can_recover: Callable[[Situation], Awaitable[bool]] = never,
         adopts: Kind | None = None,
+        end_moved: Callable[[], None] = lambda: None,
     ) -> None:
-        """`ways_in`: where the workers of an attempt dial; `turned_away`: why some may not have come in. The last two
-        are the reconciler's."""
+        """`ways_in`: where the workers of an attempt dial; `turned_away`: why some may not have come in.
+        `can_recover` and `adopts` are the reconciler's. `end_moved`: called when an allocation's own end became known,
+        or another."""
         settings, config, store = admitting.settings, admitting.config, admitting.store
         self.changes, self.launches, self.daemon = ChangeBoard(), LaunchBook(), Daemon(store)
         self.outbox = Outbox(workers)
@@ -163,6 +168,7 @@ class Driving:
             outbox=self.outbox,
             launches=self.launches,
             turned_away=turned_away,
+            end_moved=end_moved,
         )
         self.reconciler = Reconciler(
             store=store,
@@ -207,7 +213,13 @@ class RunningParts:
         desk = StoreFrontDesk(store, issuer)
         self.gateway = WorkerGateway(Path(folder.path) / "gw", desk, observer, network=admitting.network_door())
         driving = Driving(
-            admitting, issuer, self.gateway, self._ways_in, desk.turned_away, can_recover=self._can_recover
+            admitting,
+            issuer,
+            self.gateway,
+            self._ways_in,
+            desk.turned_away,
+            can_recover=self._can_recover,
+            end_moved=lambda: self.walltime_watch.poke(),
         )
         outbox, changes, daemon = driving.outbox, driving.changes, driving.daemon
         self._daemon = daemon
@@ -238,6 +250,8 @@ class RunningParts:
         observer.reports, observer.tasks = self.reports, self.tasks
         self.kernels = LiveKernels(self.sessions, self.gateway, config.policy.kernel_answer_s)
         self.reclaimer = self._make_reclaimer(config, changes)
+        self.walltime_watch = self._make_walltime_watch(admitting)
+        self._walltime, self._changes = admitting.walltime, changes
 
     def _make_reclaimer(self, config: SiteConfig, changes: ChangeBoard) -> Reclaimer:
         def announce(workload_id: str) -> None:
@@ -249,7 +263,16 @@ class RunningParts:
             daemon=self._daemon,
             period_s=config.policy.period_s,
             announce=announce,
-            notify=self.kernels.lease_notice,
+            notify=self.kernels.notice,
+        )
+
+    def _make_walltime_watch(self, admitting: AdmissionParts) -> WalltimeWatch:
+        return WalltimeWatch(
+            store=self._store,
+            daemon=self._daemon,
+            config=admitting.config,
+            can_extend=admitting.walltime.can_extend,
+            notify=self.kernels.notice,
         )
 
     def _ways_in(self) -> WaysIn:
@@ -264,11 +287,13 @@ class RunningParts:
         self.tasks.start()
         self.reconciler.start()
         self.reclaimer.start()
+        self.walltime_watch.start()
         self._address_keeper.start()
 
     async def stop(self) -> None:
         await self.kernels.close()
         await self.reclaimer.stop()
+        await self.walltime_watch.stop()
         await self._address_keeper.stop()
         await self.reconciler.stop()
         await asyncio.to_thread(self.gateway.stop)
@@ -282,3 +307,10 @@ class RunningParts:
         kept = await self._store.run(leases.keep, kernel_id, actor, time.time())
         self.reclaimer.poke()
         return kept
+
+    async def extend(self, workload_id: str, seconds: int, actor: str) -> Extended:
+        """Put the end of a session's allocation off. Raises Refused."""
+        extended = await self._walltime.extend(workload_id, seconds, actor)
+        self.walltime_watch.poke()
+        self._changes.announce(workload_id)
+        return extended

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from openai4s_provisioner.orchestration.errors import ConfigError, CouldNotAsk
+from openai4s_provisioner.orchestration.errors import ConfigError, CouldNotAsk, Refused
 from openai4s_provisioner.orchestration.models import ExternalHandle, ResourceProfile
 from openai4s_provisioner.orchestration.ports import (
     AllocationRequest,
@@ -83,6 +83,12 @@ class LocalBackend:
 
     async def find_by_token(self, token: str) -> ExternalHandle | None:
         return await self._in_thread(self._find, token)
+
+    def can_extend(self, profile: ResourceProfile) -> bool:
+        return 0 < profile.walltime_s < profile.max_walltime_s
+
+    async def extend(self, handle: ExternalHandle, profile: ResourceProfile, seconds: int) -> float:
+        return await self._in_thread(self._extend, handle.value, profile, seconds)
 
     async def diagnostics(self, handle: ExternalHandle) -> Diagnostics:
         return await self._in_thread(self._diagnostics, handle)
@@ -178,6 +184,29 @@ class LocalBackend:
             return
         if standing.life is not Life.EARLIER_BOOT:
             end_survivors(started, _SURVIVORS_S)
+
+    def _extend(self, token: str, profile: ResourceProfile, seconds: int) -> float:
+        """The leading process reads a new limit when the old one has run out: written is in force."""
+        try:
+            with self._receipts.locked():
+                receipt = self._receipts.read(token)
+                if receipt is None or receipt.started is None or receipt.ended is not None:
+                    raise Refused(Reason.INVALID_SPEC, "This session has ended already.")
+                if receipt.ends_at is None:
+                    raise Refused(Reason.INVALID_SPEC, "This session has no time limit that could be extended.")
+                began = receipt.started.started_at
+                limit_s = receipt.ends_at - began + seconds
+                if limit_s > profile.max_walltime_s:
+                    left = max(0, int(began + profile.max_walltime_s - receipt.ends_at))
+                    raise Refused(
+                        Reason.POLICY_REJECTED,
+                        f"Sessions of profile {profile.name!r} run for at most {profile.max_walltime_s} s in all, so "
+                        f"this one can be extended by {left} s at most. Ask for that, or save your work.",
+                    )
+                self._receipts.set_limit(token, limit_s)
+                return began + limit_s
+        except OSError as error:
+            raise CouldNotAsk(f"the new time limit cannot be written: {error}") from error
 
     def _diagnostics(self, handle: ExternalHandle) -> Diagnostics:
         try:

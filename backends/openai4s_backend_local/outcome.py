@@ -58,7 +58,8 @@ def observation(receipt: Receipt, standing: Standing) -> Observation:
     if standing.life is Life.NOTHING:
         return _ended_unseen(receipt, hosts)
     state = Observed.ENDING if receipt.cancel_asked else Observed.RUNNING
-    return Observation(state, backend_detail=_of_the_living(receipt, standing), hosts=hosts)
+    detail = _of_the_living(receipt, standing)
+    return Observation(state, backend_detail=detail, hosts=hosts, ends_at=receipt.ends_at)
 
 
 def _ended(ended: Ended, hosts: tuple[str, ...]) -> Observation:

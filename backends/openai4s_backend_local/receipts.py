@@ -6,6 +6,7 @@
     receipts/<token>/started      the shim's identity; created exclusively, so a token is launched at most once
     receipts/<token>/worker       the worker's exit, while its descendants live on
     receipts/<token>/cancel       the end was asked for
+    receipts/<token>/limit        a later time limit than it was started with
     receipts/<token>/ended        how it ended, written by the shim as its last act
 
 Reads and writes files only: it knows no process and decides nothing.
@@ -52,6 +53,7 @@ class Started:
     host: str
     allocation_id: str
     started_at: float
+    time_limit_s: float = 0.0  # as it was started; 0 = none
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,13 @@ class Receipt:
     worker: Exit | None
     ended: Ended | None
     cancel_asked: bool
+    extended_limit_s: float = 0.0  # the time limit that took the place of the first one; 0 = none did
+
+    @property
+    def ends_at(self) -> float | None:
+        """When its time is over; None where there is no limit."""
+        limit_s = self.extended_limit_s or (self.started.time_limit_s if self.started else 0.0)
+        return self.started.started_at + limit_s if self.started is not None and limit_s > 0 else None
 
 
 class Receipts:
@@ -136,6 +145,7 @@ class Receipts:
         started = _load(folder / shim.STARTED) if shim.STARTED in names else None
         worker = _load(folder / shim.WORKER) if shim.WORKER in names else None
         ended = _load(folder / shim.ENDED) if shim.ENDED in names else None
+        limit = _load(folder / shim.LIMIT) if shim.LIMIT in names else None
         return Receipt(
             token=token,
             claim=Claim(**claim) if claim else None,
@@ -143,6 +153,7 @@ class Receipts:
             worker=_exit(worker) if worker else None,
             ended=Ended(ended["how"], _exit(ended), ended.get("detail", "")) if ended else None,
             cancel_asked=shim.CANCEL in names,
+            extended_limit_s=float(limit["time_limit_s"]) if limit else 0.0,
         )
 
     def claim(self, token: str, claim: Claim) -> None:
@@ -173,6 +184,14 @@ class Receipts:
 
     def ask_cancel(self, token: str) -> None:
         shim.publish(str(self.folder_of(token) / shim.CANCEL), {"asked_at": time.time()})
+
+    def set_limit(self, token: str, time_limit_s: float) -> None:
+        """A new time limit, counted from the start as the first one. Needs the lock."""
+        path = self.folder_of(token) / shim.LIMIT
+        draft = path.with_suffix(".new")
+        draft.unlink(missing_ok=True)
+        shim.publish(str(draft), {"time_limit_s": time_limit_s})
+        os.rename(draft, path)
 
     def remove(self, token: str) -> None:
         """Gone in one step for every reader; a late shim finds no folder to publish in. Needs the lock."""

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, NoReturn
 MARKER = "OPENAI4S_ALLOCATION"  # environment variable that names the allocation; no secret
 
 # File names inside the folder of one token.
-STARTED, WORKER, CANCEL, ENDED = "started", "worker", "cancel", "ended"
+STARTED, WORKER, CANCEL, ENDED, LIMIT = "started", "worker", "cancel", "ended", "limit"
 
 # Why an allocation ended, in this backend's words (`ended`, key "how").
 EXITED, CANCELLED, TERMINATED, TIME_LIMIT, NOT_STARTED = (
@@ -155,7 +155,8 @@ class Leader:
         self._folder = folder
         self._argv = argv
         self._grace_s = grace_s
-        self._time_limit_at = time.monotonic() + time_limit_s if time_limit_s > 0 else float("inf")
+        self._began_at = time.monotonic()
+        self._time_limit_at = self._began_at + time_limit_s if time_limit_s > 0 else float("inf")
         self._worker = 0
         self._worker_status: int | None = None
         self._ending = ""  # why we end the tree; empty while we do not
@@ -209,10 +210,20 @@ class Leader:
 
     def _act(self, now: float) -> None:
         if not self._ending and now >= self._time_limit_at:
-            self._end(TIME_LIMIT)
+            self._time_limit_at = self._began_at + self._extended_limit_s()
+            if now >= self._time_limit_at:
+                self._end(TIME_LIMIT)
         if now >= self._kill_at:
             _signal_each(descendants(os.getpid()), signal.SIGKILL)
             self._kill_pause_s = min(self._kill_pause_s * 2, _LONGEST_KILL_PAUSE_S)
+
+    def _extended_limit_s(self) -> float:
+        """Somebody may have asked meanwhile that the tree may live longer; 0 when nobody has."""
+        try:
+            with open(self._path(LIMIT)) as file:
+                return float(json.load(file)["time_limit_s"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0.0
 
     def _wait(self) -> None:
         now = time.monotonic()
@@ -263,7 +274,7 @@ def _become_leader() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
-def _own_receipt() -> dict[str, Any]:
+def _own_receipt(time_limit_s: float) -> dict[str, Any]:
     own = read_process(os.getpid())
     if own is None:
         raise OSError("this process does not see itself in /proc")
@@ -274,12 +285,13 @@ def _own_receipt() -> dict[str, Any]:
         "host": platform.node(),
         "allocation_id": os.environ.get(MARKER, ""),
         "started_at": time.time(),
+        "time_limit_s": time_limit_s,
     }
 
 
 def _lead(options: argparse.Namespace, ready: int) -> None:
     _become_leader()
-    first = publish(os.path.join(options.folder, STARTED), _own_receipt())
+    first = publish(os.path.join(options.folder, STARTED), _own_receipt(options.time_limit_s))
     fcntl.flock(options.lock, fcntl.LOCK_UN)  # whoever finds it free knows that no launch of this token is under way
     os.close(options.lock)
     _answer(ready, LAUNCHED if first else ALREADY_LAUNCHED)

@@ -93,8 +93,8 @@ def private_place() -> Iterator[Place]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def install_session_kernel(place: Place) -> str:
-    """Install the default profile's kernelspec with the command a person uses. Returns what it printed."""
-    command = [sys.executable, "-m", "openai4s_provisioner.jupyter.cli", "kernels", "install", "--profile", "default"]
+def install_session_kernel(place: Place, profile: str = "default") -> str:
+    """Install a profile's kernelspec with the command a person uses. Returns what it printed."""
+    command = [sys.executable, "-m", "openai4s_provisioner.jupyter.cli", "kernels", "install", "--profile", profile]
     environment = {**os.environ, **place.env}
     return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, env=environment).stdout.strip()

@@ -13,12 +13,13 @@ from pathlib import Path
 from jupyter_events import EventLogger
 from jupyter_events.schema_registry import SchemaRegistryException
 
-from ..app import LeaseNotice, SessionChange
+from ..app import LeaseNotice, Notice, SessionChange
 
 SCHEMA_ID = "https://events.openai4s.dev/session/v1"
 LEASE_SCHEMA_ID = "https://events.openai4s.dev/lease/v1"
+WALLTIME_SCHEMA_ID = "https://events.openai4s.dev/walltime/v1"
 _EVENTS = Path(__file__).parent / "events"
-SCHEMA_PATHS = (_EVENTS / "session-v1.yaml", _EVENTS / "lease-v1.yaml")
+SCHEMA_PATHS = (_EVENTS / "session-v1.yaml", _EVENTS / "lease-v1.yaml", _EVENTS / "walltime-v1.yaml")
 
 
 class Announcer:
@@ -30,24 +31,25 @@ class Announcer:
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._logged = ""
-        if event_logger is not None:
-            _register(event_logger)
+        if event_logger is not None:  # a server whose extension is off has not done this
+            register(event_logger)
 
-    def announce_from_any_thread(self, change: SessionChange | LeaseNotice) -> None:
+    def announce_from_any_thread(self, change: SessionChange | Notice) -> None:
         # A sync caller's loop runs only during its calls: what happens between them reaches the log of the state.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._announce, change)
 
-    def _announce(self, change: SessionChange | LeaseNotice) -> None:
-        if isinstance(change, LeaseNotice):
-            self._announce_lease(change)
-        else:
+    def _announce(self, change: SessionChange | Notice) -> None:
+        if isinstance(change, SessionChange):
             self._announce_change(change)
+        else:
+            self._announce_notice(change)
 
-    def _announce_lease(self, notice: LeaseNotice) -> None:
+    def _announce_notice(self, notice: Notice) -> None:
         self._log.warning("Session %s: %s", notice.workload_id[:8], notice.sentence)
+        schema = LEASE_SCHEMA_ID if isinstance(notice, LeaseNotice) else WALLTIME_SCHEMA_ID
         if self._event_logger is not None:
-            self._event_logger.emit(schema_id=LEASE_SCHEMA_ID, data=notice.as_event(self._kernel_id))
+            self._event_logger.emit(schema_id=schema, data=notice.as_event(self._kernel_id))
 
     def _announce_change(self, change: SessionChange) -> None:
         if change.sentence != self._logged:  # a change of phase alone is an event, and says nothing new to a reader
@@ -57,7 +59,8 @@ class Announcer:
             self._event_logger.emit(schema_id=SCHEMA_ID, data=change.as_event())
 
 
-def _register(event_logger: EventLogger) -> None:
+def register(event_logger: EventLogger) -> None:
+    """Make our schemas known to a server's event logger. Safe to repeat."""
     for path in SCHEMA_PATHS:
         with contextlib.suppress(SchemaRegistryException):  # another session of this server was here before
             event_logger.register_event_schema(path)

@@ -15,7 +15,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from ..app import load_site_config
 from ..orchestration.errors import ConfigError, ProvisionerError
 from ..orchestration.models import KernelTransport, ResourceProfile
-from . import cli_batch, cli_keep, cli_run, kernelspecs
+from . import cli_batch, cli_extend, cli_keep, cli_run, kernelspecs
 from .cli_settings import add_settings, settings_of
 
 
@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     remove.add_argument("name", nargs="+")
     remove.set_defaults(run=_remove)
     cli_keep.add_commands(commands)
+    cli_extend.add_commands(commands)
     cli_batch.add_commands(commands)
     cli_run.add_commands(commands)
     return parser

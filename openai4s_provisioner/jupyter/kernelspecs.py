@@ -35,12 +35,26 @@ class SessionKernelspec:
     resource_dir: Path
 
 
+def profile_of(metadata: Mapping[str, Any]) -> str | None:
+    """The profile that a kernelspec of sessions asks for ("" = the site's default); None for any other kernelspec."""
+    stanza = metadata.get("kernel_provisioner")
+    if not isinstance(stanza, dict) or stanza.get("provisioner_name") != PROVISIONER:
+        return None
+    config = stanza.get("config")
+    return str(config.get("profile", "")) if isinstance(config, dict) else ""
+
+
 def kernelspec_name(base: str, profile: str) -> str:
     return re.sub(r"[^a-z0-9._-]", "-", f"{base}-{profile}-session".lower())
 
 
 def display_name(base: KernelSpec, profile: ResourceProfile) -> str:
-    """``Python 3 (ipykernel)`` and the profile ``local session`` become ``Python 3 (local session)``."""
+    """``Python 3 (ipykernel)`` and the profile ``local session`` become ``Python 3 (local session)``.
+
+    A profile whose name has brackets of its own, such as ``GPU (cluster)``, is named in full already.
+    """
+    if profile.display_name.endswith(")"):
+        return profile.display_name
     language = re.sub(r"\s*\([^)]*\)\s*$", "", base.display_name) or base.display_name
     return f"{language} ({profile.display_name or profile.name})"
 

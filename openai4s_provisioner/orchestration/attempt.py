@@ -90,9 +90,9 @@ class AttemptPreparer:
         """Take away everything that the attempt left in the file system; a failed one's logs are kept, bounded."""
         await asyncio.to_thread(self._clear, workload, allocation)
 
-    async def log_tail(self, allocation_id: str) -> str:
-        """The last lines that the first worker logged; "" when there are none."""
-        return await asyncio.to_thread(_tail, self.attempt_dir(allocation_id) / "worker-0.log", _TAIL_BYTES)
+    async def log_tail(self, allocation_id: str, rank: int = 0) -> str:
+        """The last lines that a worker logged; "" when there are none."""
+        return await asyncio.to_thread(_tail, self.attempt_dir(allocation_id) / f"worker-{rank}.log", _TAIL_BYTES)
 
     def _route(self, profile: ResourceProfile, backend: AllocationBackend) -> dict[str, Any]:
         """Where the workers dial, and whom they expect there. Raises Refused."""

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from .config import Policy
 from .models import Allocation, CommandExit, Desired, Phase, Workload
-from .plan import Action, MarkActive, MarkTerminal, NoteGone, RecordExit, plan
+from .notes import NoteGone
+from .plan import Action, MarkActive, MarkTerminal, RecordExit, plan
 from .ports import Observation, Observed
 from .reasons import Reason
 

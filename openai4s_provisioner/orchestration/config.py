@@ -53,6 +53,7 @@ class Policy:
     cancel_again_s: float = 15.0  # between two cancels while the end is not seen
     registration_timeout_s: float = 300.0  # from running to every rank registered; a profile may say otherwise
     worker_lost_s: float = 300.0  # a rank without a link for so long is lost
+    rank_settle_s: float = 10.0  # for the backend to say why, once one of several ranks has ended
     workspace_settle_s: float = 60.0  # network file systems show a fresh file late
     kernel_answer_s: float = 120.0  # from the kernel's start to its first answer
     recovery_pause_s: float = (
@@ -187,6 +188,7 @@ def _profile(name: str, table: Table, policy: Policy) -> ResourceProfile:
             "is not a usable profile name. Use at most 64 letters, digits, '_', '.' and '-', a letter or digit first",
         )
     leases = _leases(table.table("leases"))
+    walltime_s = table.whole("walltime_s", 0, 0, _A_YEAR_S)
     return ResourceProfile(
         name=name,
         backend=table.text("backend", DEFAULT_BACKEND),
@@ -194,7 +196,8 @@ def _profile(name: str, table: Table, policy: Policy) -> ResourceProfile:
         cpus=table.whole("cpus", 1, 1, 4096),
         memory_mb=table.whole("memory_mb", 0, 0, 1 << 26),
         gpus=table.whole("gpus", 0, 0, 1024),
-        walltime_s=table.whole("walltime_s", 0, 0, _A_YEAR_S),
+        walltime_s=walltime_s,
+        max_walltime_s=_max_walltime_s(table, walltime_s),
         nodes=table.whole("nodes", 1, 1, 4096),
         leases=leases,
         workspace=table.choice("workspace", WorkspacePolicy.ROOT),
@@ -206,6 +209,13 @@ def _profile(name: str, table: Table, policy: Policy) -> ResourceProfile:
         transport=table.choice("transport", WorkerTransport.AUTO),
         backend_options=table.rest(),
     )
+
+
+def _max_walltime_s(table: Table, walltime_s: int) -> int:
+    most = table.whole("max_walltime_s", 0, 0, _A_YEAR_S)
+    if 0 < most < walltime_s:
+        raise table.wrong("max_walltime_s", most, f"is less than walltime_s = {walltime_s}. Raise it, or remove it")
+    return most
 
 
 def _leases(table: Table) -> LeasePolicy:

@@ -41,6 +41,10 @@ class Refused(_WithReason):
     """Admission or a backend said no. Nothing durable was written. Not retryable as it stands."""
 
 
+class NotFound(ProvisionerError):
+    """What was named does not exist, or belongs to somebody else: the two look alike to whoever asks."""
+
+
 class SessionEnded(_WithReason):
     """The session ended, or was stopped, before its kernel became ready, or while it was used."""
 

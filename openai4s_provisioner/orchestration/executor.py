@@ -20,6 +20,7 @@ from .deadline import bounded
 from .errors import CouldNotAsk, IllegalTransition, Refused
 from .launches import LaunchBook
 from .models import Allocation, CommandExit, Desired, ExternalHandle, Phase, Workload
+from .notes import NoteEnd, NoteGone, NoteWaiting
 from .outbox import Outbox
 from .phases import PhaseEvent
 from .plan import (
@@ -30,8 +31,6 @@ from .plan import (
     MarkActive,
     MarkGranted,
     MarkTerminal,
-    NoteGone,
-    NoteWaiting,
     RecordExit,
     Recover,
     RequestStop,
@@ -39,6 +38,7 @@ from .plan import (
     SendEnd,
     Submit,
     after_empty_lookup,
+    missing_rank,
 )
 from .ports import (
     AllocationBackend,
@@ -53,7 +53,7 @@ from .ports import (
 )
 from .reasons import Reason
 from .steady_clock import steady_time
-from .store import Ending, NewEpoch, Situation, Store, StoreThread, batches, epochs, tasks
+from .store import Ending, NewEpoch, Queued, Situation, Store, StoreThread, batches, epochs, schedule, tasks
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -77,11 +77,13 @@ class Executor:
         outbox: Outbox,
         launches: LaunchBook,
         turned_away: Callable[[Allocation], str] = lambda allocation: "",
+        end_moved: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = steady_time,
     ) -> None:
         """`turned_away`: why workers of an attempt may not have come in."""
         self._turned_away = turned_away
         self._store = store
+        self._end_moved = end_moved
         self._daemon = daemon
         self._config = config
         self._policy = policy
@@ -105,6 +107,7 @@ class Executor:
             RequestStop: self._request_stop,
             NoteGone: self._note_gone,
             NoteWaiting: self._note_waiting,
+            NoteEnd: self._note_end,
             MarkTerminal: self._mark_terminal,
             RecordExit: self._record_exit,
         }
@@ -251,7 +254,8 @@ class Executor:
     async def _request_stop(self, now: Situation, action: RequestStop) -> None:
         detail = action.detail
         if action.reason is Reason.WORKER_REGISTRATION_TIMEOUT:
-            said = (detail, self._turned_away(now.allocation), await self._worker_log(now.allocation))
+            rank = missing_rank(now.allocation, now.workers)
+            said = (detail, self._turned_away(now.allocation), await self._worker_log(now.allocation, rank))
             detail = " ".join(part for part in said if part)
         args = (now.workload.workload_id, action.reason, detail, _ACTOR, self._clock())
         await self._store.run(Store.request_stop, *args)
@@ -260,8 +264,12 @@ class Executor:
         await self._store.run(Store.note_gone, now.allocation.allocation_id, action.since)
 
     async def _note_waiting(self, now: Situation, action: NoteWaiting) -> None:
-        args = (now.allocation.allocation_id, action.waiting, action.backend_detail)
-        await self._store.run(Store.note_waiting, *args)
+        queued = Queued(action.waiting, action.backend_detail, action.estimated_start, action.position)
+        await self._store.run(schedule.note_queued, now.allocation.allocation_id, queued, self._clock())
+
+    async def _note_end(self, now: Situation, action: NoteEnd) -> None:
+        await self._store.run(schedule.note_end, now.allocation.allocation_id, action.ends_at)
+        self._end_moved()
 
     # -- the cancel barrier ----------------------------------------------------------------------------------------
 
@@ -354,8 +362,8 @@ class Executor:
             return ""
         return f"Its log ends: {tail}" if tail else ""
 
-    async def _worker_log(self, allocation: Allocation) -> str:
-        tail = await self._preparer.log_tail(allocation.allocation_id)
+    async def _worker_log(self, allocation: Allocation, rank: int = 0) -> str:
+        tail = await self._preparer.log_tail(allocation.allocation_id, rank)
         return f"The worker's log ends: {tail}" if tail else ""
 
     async def _ask(self, call: Coroutine[Any, Any, T]) -> T:

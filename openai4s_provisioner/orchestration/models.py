@@ -108,6 +108,7 @@ class ResourceProfile:
     memory_mb: int = 0  # 0 = no limit stated
     gpus: int = 0
     walltime_s: int = 0  # 0 = the backend's default
+    max_walltime_s: int = 0  # as far as a person may extend one; 0 = not at all
     nodes: int = 1
     leases: LeasePolicy = field(default_factory=LeasePolicy)
     workspace: WorkspacePolicy = WorkspacePolicy.ROOT
@@ -248,6 +249,11 @@ class Allocation:
     waiting: str = ""  # why it waits, in our words
     drain_since: float | None = None  # the workers were told to end
     cancel_asked_at: float | None = None  # the backend last accepted a cancel
+    estimated_start: float | None = None  # while it waits: when the backend expects it to begin
+    estimate_as_of: float | None = None  # when that was last heard
+    position: int | None = None  # how many wait before it, itself included
+    ends_at: float | None = None  # its own end, which no lease moves, as the backend knows it
+    end_warned_for: float | None = None  # the end that a person was warned of
 
 
 @dataclass(frozen=True)
@@ -268,6 +274,7 @@ class Task:
     exit_code: int | None = None
     signal: int | None = None
     detail: str = ""
+    every_rank: bool = False  # else on the first one only
 
 
 class LinkState(enum.StrEnum):

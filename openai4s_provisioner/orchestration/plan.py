@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from .config import Policy
 from .models import Allocation, Binding, CommandExit, Desired, Phase, WorkerRow, Workload
+from .notes import Note, notes_of, talks
 from .ports import Observation, Observed
 from .reasons import Reason
 from .recovery import may_recover, pause_s
@@ -77,19 +78,6 @@ class RequestStop:
 
 
 @dataclass(frozen=True)
-class NoteGone:
-    """Found nowhere since `since`; None takes the suspicion back."""
-
-    since: float | None
-
-
-@dataclass(frozen=True)
-class NoteWaiting:
-    waiting: str
-    backend_detail: str
-
-
-@dataclass(frozen=True)
 class MarkTerminal:
     """The end, final. `reason` is what a person reads; the backend's word is kept beside it."""
 
@@ -119,8 +107,7 @@ Action = (
     | SendEnd
     | Cancel
     | RequestStop
-    | NoteGone
-    | NoteWaiting
+    | Note
     | MarkTerminal
     | RecordExit
 )
@@ -147,6 +134,7 @@ _WORDS = {
 WORKER_EXIT_NEVER_REGISTERED = 69
 WORKER_EXIT_SERVER_GONE = 75
 _CLOCK_SLACK_S = 0.001
+_MOST_NAMED = 8
 _COULD_NOT_ASK = Observation(Observed.UNKNOWN)
 
 
@@ -173,7 +161,7 @@ def plan(
     ending = _ending(workload, allocation, seen, workers, now, policy)
     if ending is not None:
         return (Recover(ending) if recoverable and may_recover(ending.reason, workload.epoch) else ending,)
-    notes = _notes(allocation, seen, workers, now)
+    notes = notes_of(allocation, seen, workers, now)
     if workload.desired is Desired.STOPPED or _is_retired(allocation):
         return (*notes, *_barrier(allocation, seen, workers, now, policy))
     steps = _progress(allocation, seen, workers, bindings, now, policy)
@@ -240,7 +228,7 @@ def _ending(
 ) -> MarkTerminal | None:
     if seen.state in _WORDS:  # an explicit word is final at once
         return _by_word(workload, allocation, seen, workers)
-    if seen.state is not Observed.GONE or _talks(workers):
+    if seen.state is not Observed.GONE or talks(workers):
         return None
     if _said_goodbye(allocation, workers):  # a witness reported the exit: no need to wait
         return _by_witness(workload, allocation, seen, workers)
@@ -305,36 +293,19 @@ def _likely_reason(phase: Phase, seen: Observation, workers: Sequence[WorkerRow]
 
 
 def _exit_words(workers: Sequence[WorkerRow]) -> str:
-    told = [w for w in workers if w.ended_at is not None]
-    return "; ".join(f"worker {w.rank} on {w.host} ended with code {w.exit_code}" for w in told if w.exit_code)
+    """Who ended badly; and of several who went without a word, unless all of them did."""
+    told = [f"worker {w.rank} on {w.host} ended with code {w.exit_code}" for w in workers if w.exit_code]
+    silent = [w for w in workers if w.ended_at is None and not w.connected]
+    if len(silent) < len(workers):
+        told += [f"worker {w.rank} on {w.host} fell silent" for w in silent]
+    return "; ".join(told)
 
 
 # -- while it lives ------------------------------------------------------------------------------------------------
 
 
-def _talks(workers: Sequence[WorkerRow]) -> bool:
-    """A second witness that it lives, whatever the backend says."""
-    return any(worker.connected and worker.ended_at is None for worker in workers)
-
-
 def _said_goodbye(allocation: Allocation, workers: Sequence[WorkerRow]) -> bool:
     return len(workers) == allocation.nodes and all(worker.ended_at is not None for worker in workers)
-
-
-def _notes(allocation: Allocation, seen: Observation, workers: Sequence[WorkerRow], now: float) -> tuple[Action, ...]:
-    """What to write down; nothing when nothing changed."""
-    if seen.state is Observed.UNKNOWN:
-        return ()
-    notes: list[Action] = []
-    suspected = seen.state is Observed.GONE and not _talks(workers)
-    if suspected and (allocation.gone_since is None or allocation.gone_since > now):  # a clock may have been set back
-        notes.append(NoteGone(now))
-    if not suspected and allocation.gone_since is not None:
-        notes.append(NoteGone(None))
-    waits = seen.state is Observed.PENDING and allocation.phase is Phase.PENDING
-    if waits and seen.waiting != allocation.waiting:
-        notes.append(NoteWaiting(seen.waiting, seen.backend_detail))
-    return tuple(notes)
 
 
 def _progress(
@@ -345,17 +316,16 @@ def _progress(
     now: float,
     policy: Policy,
 ) -> tuple[Action, ...]:
-    runs = seen.state is Observed.RUNNING or _talks(workers)
+    runs = seen.state is Observed.RUNNING or talks(workers)
     if allocation.phase is Phase.PENDING:
         return (MarkGranted(),) if runs else ()
-    if seen.state is Observed.UNKNOWN and not _talks(workers):
+    if seen.state is Observed.UNKNOWN and not talks(workers):
         return ()
     if allocation.phase is Phase.GRANTED:
         if _conditions_hold(allocation, workers, bindings):
             return (MarkActive(),)
         if _registration_is_late(allocation, workers, now, policy):
-            registered = f"{len(workers)} of {allocation.nodes} workers connected."
-            return (RequestStop(Reason.WORKER_REGISTRATION_TIMEOUT, registered),)
+            return (RequestStop(Reason.WORKER_REGISTRATION_TIMEOUT, _who_is_missing(allocation, workers)),)
     return _lost_workers(workers, now, policy)
 
 
@@ -370,8 +340,27 @@ def _registration_is_late(allocation: Allocation, workers: Sequence[WorkerRow], 
     return len(workers) < allocation.nodes and since is not None and now - since >= policy.registration_timeout_s
 
 
+def _who_is_missing(allocation: Allocation, workers: Sequence[WorkerRow]) -> str:
+    told = f"{len(workers)} of {allocation.nodes} workers connected"
+    missing = sorted(set(range(allocation.nodes)) - {worker.rank for worker in workers})
+    if allocation.nodes == 1:
+        return f"{told}."
+    named = ", ".join(map(str, missing[:_MOST_NAMED]))
+    return f"{told}; missing: {named}" + (" and others." if len(missing) > _MOST_NAMED else ".")
+
+
+def missing_rank(allocation: Allocation, workers: Sequence[WorkerRow]) -> int:
+    """The first rank that has not connected: whose log may say why."""
+    registered = {worker.rank for worker in workers}
+    return next((rank for rank in range(allocation.nodes) if rank not in registered), 0)
+
+
 def _lost_workers(workers: Sequence[WorkerRow], now: float, policy: Policy) -> tuple[Action, ...]:
+    """A session is replaced whole: it is never left running with a part of its ranks."""
     for worker in workers:
+        if worker.ended_at is not None and talks(workers) and now - worker.ended_at >= policy.rank_settle_s:
+            how = f"ended with code {worker.exit_code}" if worker.exit_code else f"ended ({worker.exit_reason})"
+            return (RequestStop(Reason.WORKER_LOST, f"Worker {worker.rank} on {worker.host} {how}."),)
         silent_s = now - worker.link_since
         if not worker.connected and worker.ended_at is None and silent_s >= policy.worker_lost_s:
             return (RequestStop(Reason.WORKER_LOST, f"Worker {worker.rank} on {worker.host} fell silent."),)

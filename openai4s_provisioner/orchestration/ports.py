@@ -88,6 +88,9 @@ class Observation:
     backend_detail: str = ""  # raw text: shown to the owner, never interpreted
     exit_code: int | None = None
     hosts: tuple[str, ...] = ()
+    estimated_start: float | None = None  # of one that waits, in seconds since the Unix epoch
+    position: int | None = None  # of one that waits: the first one is 1
+    ends_at: float | None = None  # of one that runs: its own end, in seconds since the Unix epoch
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,30 @@ class TaskRunner(Protocol):
 
     def check_task(self, profile: ResourceProfile) -> None:
         """Refuse, with Refused, a profile whose allocations cannot hold a step. Pure."""
+
+
+@runtime_checkable
+class RankLauncher(Protocol):
+    """Optional: a backend of allocations with several ranks, where a step can run once on each of them."""
+
+    def step_prefix(self, profile: ResourceProfile) -> Sequence[str]:
+        """The words that, put before an argv on the first rank, run it once on every rank of the held allocation.
+
+        Each copy gets ``--rank N`` behind its own words, the rank that the worker there has. They begin at once, beside
+        whatever runs; what they print comes out unchanged; the exit status is the worst of theirs; SIGTERM ends them.
+        Travels in the attempt's file, so it holds no secret. Pure.
+        """
+
+
+@runtime_checkable
+class WalltimeExtender(Protocol):
+    """Optional: a backend where a person may be able to move the end of a running allocation."""
+
+    def can_extend(self, profile: ResourceProfile) -> bool:
+        """Whether this may succeed here at all. Pure, and no promise."""
+
+    async def extend(self, handle: ExternalHandle, profile: ResourceProfile, seconds: int) -> float:
+        """Move the end by so many seconds; the new end. Raises Refused with a sentence for a person, or CouldNotAsk."""
 
 
 class WorkerChannel(Protocol):

@@ -103,6 +103,11 @@ class Reconciler:
         return self._pace.pulse
 
     @property
+    def silent_backends(self) -> tuple[str, ...]:
+        """Those that did not answer the last question."""
+        return self._pace.silent_backends
+
+    @property
     def period_s(self) -> float:
         """How long from one look at everything to the next, as things are."""
         return self._pace.period_s

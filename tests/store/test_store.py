@@ -26,6 +26,7 @@ from .conftest import DAEMON, new_session
 HANDLE = ExternalHandle("fake", "h")
 RANK0 = Registration("w0", "a0", 1, 0)
 KEY = b"k" * 32
+NO_ESTIMATE = {"estimated_start": None, "position": None, "now": 1.0}
 
 
 def now_of(store: Store, workload_id: str = "w0") -> Situation:
@@ -172,7 +173,7 @@ def test_terminal_rows_are_never_rewritten(store: Store) -> None:
     end(store)
     before = now_of(store)
     attempts: list[tuple[str, dict[str, object]]] = [
-        ("set_waiting", {"allocation_id": "a0", "waiting": "x", "backend_detail": ""}),
+        ("set_waiting", {"allocation_id": "a0", "waiting": "x", "backend_detail": "", **NO_ESTIMATE}),
         ("set_workload_phase", {"workload_id": "w0", "epoch": 1, "phase": "ACTIVE"}),
         ("end_workload", {"workload_id": "w0", "epoch": 1, "phase": "LOST", "reason": None, "detail": "", "now": 1.0}),
         ("set_handle", {"allocation_id": "a0", "handle": "z", "phase": "PENDING", "before": "FAILED"}),

@@ -18,13 +18,13 @@ from openai4s_provisioner.orchestration.models import (
     Phase,
     Workload,
 )
+from openai4s_provisioner.orchestration.notes import NoteGone
 from openai4s_provisioner.orchestration.plan import (
     BeginRelease,
     Cancel,
     MarkActive,
     MarkGranted,
     MarkTerminal,
-    NoteGone,
     RecordExit,
     Submit,
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from openai4s_provisioner.orchestration.models import (
     WorkerRow,
     Workload,
 )
+from openai4s_provisioner.orchestration.notes import NoteGone, NoteWaiting
 from openai4s_provisioner.orchestration.plan import (
     WORKER_EXIT_NEVER_REGISTERED,
     WORKER_EXIT_SERVER_GONE,
@@ -28,12 +31,11 @@ from openai4s_provisioner.orchestration.plan import (
     MarkActive,
     MarkGranted,
     MarkTerminal,
-    NoteGone,
-    NoteWaiting,
     RequestStop,
     SendEnd,
     Submit,
     after_empty_lookup,
+    missing_rank,
     plan,
 )
 from openai4s_provisioner.orchestration.ports import Observation, Observed
@@ -143,7 +145,9 @@ def test_active_needs_every_rank_and_the_kernel() -> None:
 
 def test_a_worker_that_does_not_register_in_time_ends_the_wait() -> None:
     late = replace(GRANTED, nodes=2, granted_at=NOW - POLICY.registration_timeout_s)
-    assert decide(late, RUNS, WORKER) == (RequestStop(Reason.WORKER_REGISTRATION_TIMEOUT, "1 of 2 workers connected."),)
+    assert decide(late, RUNS, WORKER) == (
+        RequestStop(Reason.WORKER_REGISTRATION_TIMEOUT, "1 of 2 workers connected; missing: 1."),
+    )
     assert decide(replace(late, granted_at=NOW - POLICY.registration_timeout_s + 1), RUNS) == ()
     assert decide(late, None) == ()  # could not ask: ends nothing
 
@@ -287,3 +291,40 @@ def test_a_rank_without_a_link_for_too_long_is_lost() -> None:
     silent = replace(AWAY, link_since=NOW - POLICY.worker_lost_s)
     assert decide(ACTIVE, RUNS, silent) == (RequestStop(Reason.WORKER_LOST, "Worker 0 on host fell silent."),)
     assert decide(ACTIVE, RUNS, AWAY) == ()
+
+
+# -- several ranks -----------------------------------------------------------------------------------------------------
+
+
+def gang(*changes: Mapping[str, Any]) -> tuple[WorkerRow, ...]:
+    return tuple(replace(WORKER, rank=rank, host=f"n{rank}", **each) for rank, each in enumerate(changes))
+
+
+def test_one_rank_that_ends_ends_the_attempt_once_the_others_had_time_to_end_as_well() -> None:
+    pair = replace(ACTIVE, nodes=2)
+    said = {"ended_at": NOW - POLICY.rank_settle_s, "exit_code": 0, "exit_reason": "signal SIGTERM"}
+    lost = RequestStop(Reason.WORKER_LOST, "Worker 1 on n1 ended (signal SIGTERM).")
+    assert decide(pair, RUNS, *gang({}, said)) == (lost,)
+    assert decide(pair, RUNS, *gang({}, {**said, "ended_at": NOW - 1})) == (), "the backend may be about to say why"
+    assert decide(pair, RUNS, *gang(said, said)) == (), "all of them ended: the backend says the rest"
+    coded = {**said, "exit_code": 75}
+    assert decide(pair, RUNS, *gang({}, coded)) == (
+        RequestStop(Reason.WORKER_LOST, "Worker 1 on n1 ended with code 75."),
+    )
+
+
+def test_the_rank_that_was_lost_is_named_beside_the_backend_s_word() -> None:
+    word = Observation(Observed.FAILED, Reason.NODE_FAILED)
+    silent, said = {"connected": False}, {"ended_at": NOW, "exit_code": 0}
+    action = ended(decide(replace(ACTIVE, nodes=3), word, *gang(said, silent, said)))
+    assert (action.reason, action.detail) == (Reason.NODE_FAILED, "worker 1 on n1 fell silent")
+    assert ended(decide(replace(ACTIVE, nodes=2), word, *gang(silent, silent))).detail == "", "nobody stands out"
+
+
+def test_of_many_ranks_that_are_missing_some_are_named_and_the_first_one_s_log_is_read() -> None:
+    late = replace(GRANTED, nodes=20, granted_at=NOW - POLICY.registration_timeout_s)
+    (action,) = decide(late, RUNS, *gang({}, {}))
+    assert isinstance(action, RequestStop)
+    assert action.detail == "2 of 20 workers connected; missing: 2, 3, 4, 5, 6, 7, 8, 9 and others."
+    assert missing_rank(late, gang({}, {})) == 2
+    assert missing_rank(GRANTED, ()) == 0

@@ -21,7 +21,6 @@ from typing import Any
 
 from openai4s_backend_local.isolation import IsolationProof
 from openai4s_backend_local.probe import SandboxProbe
-
 from openai4s_provisioner.orchestration.errors import ConfigError, CouldNotAsk
 from openai4s_provisioner.orchestration.models import ExternalHandle, ResourceProfile
 from openai4s_provisioner.orchestration.ports import (

@@ -1,7 +1,7 @@
 """The durable store: SQLite behind named statements, on a thread of its own."""
 
-from . import batches, drivers, epochs, leases, tasks
-from .entries import Ending, NewBatch, NewEpoch, NewSession
+from . import batches, drivers, epochs, leases, overview, schedule, tasks
+from .entries import Ending, NewBatch, NewEpoch, NewSession, Queued
 from .rows import DaemonRow, EventRow, LaunchRow, Situation
 from .store import Store
 from .thread import StoreThread
@@ -14,6 +14,7 @@ __all__ = [
     "NewBatch",
     "NewEpoch",
     "NewSession",
+    "Queued",
     "Situation",
     "Store",
     "StoreThread",
@@ -21,5 +22,7 @@ __all__ = [
     "drivers",
     "epochs",
     "leases",
+    "overview",
+    "schedule",
     "tasks",
 ]

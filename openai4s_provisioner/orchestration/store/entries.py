@@ -53,6 +53,16 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Queued:
+    """What is known of an attempt that waits."""
+
+    waiting: str
+    backend_detail: str
+    estimated_start: float | None = None
+    position: int | None = None
+
+
+@dataclass(frozen=True)
 class NewEpoch:
     """The attempt that follows a lost one: its own token, and a new start for every kernel that is held."""
 

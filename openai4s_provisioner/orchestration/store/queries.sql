@@ -116,7 +116,8 @@ UPDATE allocation SET handle = :handle, submit_unknown_since = NULL, phase = :ph
 WHERE allocation_id = :allocation_id AND phase = :before;
 
 -- name: set_allocation_phase
-UPDATE allocation SET phase = :phase, granted_at = coalesce(granted_at, :granted_at), waiting = ''
+UPDATE allocation SET phase = :phase, granted_at = coalesce(granted_at, :granted_at), waiting = '',
+    estimated_start = NULL, estimate_as_of = NULL, position = NULL
 WHERE allocation_id = :allocation_id AND phase = :before;
 
 -- name: end_allocation
@@ -126,7 +127,8 @@ UPDATE allocation SET phase = :phase, ended_at = :now, submit_unknown_since = NU
 WHERE allocation_id = :allocation_id AND phase = :before;
 
 -- name: retire_allocation
-UPDATE allocation SET phase = :phase, reason = :reason, waiting = ''
+UPDATE allocation SET phase = :phase, reason = :reason, waiting = '',
+    estimated_start = NULL, estimate_as_of = NULL, position = NULL
 WHERE allocation_id = :allocation_id AND phase = :before;
 
 -- name: next_epoch
@@ -163,7 +165,23 @@ WHERE d.daemon_id = :daemon_id ORDER BY d.since, d.allocation_id;
 UPDATE allocation SET gone_since = :gone_since WHERE allocation_id = :allocation_id;
 
 -- name: set_waiting
-UPDATE allocation SET waiting = :waiting, backend_detail = :backend_detail WHERE allocation_id = :allocation_id;
+UPDATE allocation SET waiting = :waiting, backend_detail = :backend_detail, estimated_start = :estimated_start,
+    estimate_as_of = CASE WHEN :estimated_start IS NOT NULL THEN :now END, position = :position
+WHERE allocation_id = :allocation_id;
+
+-- name: set_ends_at
+UPDATE allocation SET ends_at = :ends_at WHERE allocation_id = :allocation_id;
+
+-- name: set_end_warned
+UPDATE allocation SET end_warned_for = :warned_for WHERE allocation_id = :allocation_id;
+
+-- name: running_ends
+SELECT w.workload_id, w.profile FROM workload AS w JOIN allocation AS a
+    ON a.workload_id = w.workload_id AND a.epoch = w.epoch
+WHERE w.owner_daemon = :daemon_id AND w.kind = 'SESSION' AND w.desired = 'RUNNING'
+  AND a.phase IN ('SUBMITTING', 'PENDING', 'GRANTED', 'ACTIVE', 'RELEASING')
+  AND (a.ends_at IS NOT NULL OR a.end_warned_for IS NOT NULL)
+ORDER BY w.workload_id;
 
 -- name: set_drain_since
 UPDATE allocation SET drain_since = coalesce(drain_since, :now) WHERE allocation_id = :allocation_id;

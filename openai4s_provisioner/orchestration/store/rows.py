@@ -22,7 +22,7 @@ from ..models import (
     Workload,
     WorkloadSpec,
 )
-from ..readiness import Readiness
+from ..readiness import Queue, Readiness
 from ..reasons import Reason
 
 
@@ -46,18 +46,29 @@ class Situation:
         away = [worker.link_since for worker in self.workers if not worker.connected and worker.ended_at is None]
         return min(away, default=None)
 
+    @property
+    def interrupted_place(self) -> str:
+        """What has no connection, for a person: of several ranks, which one on which machine."""
+        away = [worker for worker in self.workers if not worker.connected and worker.ended_at is None]
+        if self.allocation.nodes == 1 or not away:
+            return "the session's machine"
+        named = ", ".join(f"worker {worker.rank} on {worker.host}" for worker in away[:3])
+        more = f" and {len(away) - 3} more" if len(away) > 3 else ""
+        return f"{named}{more} (of {self.allocation.nodes})"
+
     def readiness(self, kernel_id: str = "") -> Readiness:
         """The four conditions, for one kernel or for whichever answers."""
         held = [b for b in self.bindings if b.released_at is None and kernel_id in ("", b.kernel_id)]
         allocation, workers = self.allocation, self.workers
-        unready = next((w.workspace_detail for w in workers if not w.workspace_ready and w.workspace_detail), "")
+        ended = next((f"worker {w.rank} on {w.host} has ended" for w in workers if w.ended_at is not None), "")
+        unready = next((w.workspace_detail for w in workers if not w.workspace_ready and w.workspace_detail), ended)
         return Readiness(
             granted=allocation.granted_at is not None,
             workers=sum(1 for worker in workers if worker.ended_at is None),
             workspaces=sum(1 for worker in workers if worker.workspace_ready and worker.ended_at is None),
             ranks=allocation.nodes,
             kernel=any(binding.kernel_ready_at is not None for binding in held),
-            detail=allocation.waiting or unready,
+            detail=waiting_words(allocation) or unready,
         )
 
 
@@ -96,6 +107,12 @@ class EventRow:
     actor: str
     reason: Reason | None
     detail: str
+
+
+def waiting_words(allocation: Allocation) -> str:
+    """Why an allocation waits, and until when, for a person; "" for one that does not."""
+    queue = Queue(allocation.waiting, allocation.position, allocation.estimated_start, allocation.estimate_as_of)
+    return queue.words
 
 
 def spec_text(spec: WorkloadSpec) -> str:
@@ -151,6 +168,11 @@ def allocation_from(row: sqlite3.Row) -> Allocation:
         waiting=row["waiting"],
         drain_since=row["drain_since"],
         cancel_asked_at=row["cancel_asked_at"],
+        estimated_start=row["estimated_start"],
+        estimate_as_of=row["estimate_as_of"],
+        position=row["position"],
+        ends_at=row["ends_at"],
+        end_warned_for=row["end_warned_for"],
     )
 
 

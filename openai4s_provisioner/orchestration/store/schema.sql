@@ -59,6 +59,11 @@ CREATE TABLE allocation (
     ended_at REAL,
     reason TEXT CHECK (reason <> ''),
     backend_detail TEXT NOT NULL DEFAULT '',
+    estimated_start REAL,
+    estimate_as_of REAL,
+    position INTEGER CHECK (position >= 0),
+    ends_at REAL,
+    end_warned_for REAL,
     UNIQUE (workload_id, epoch),
     -- A handle settles the question whether the submission landed; without one nothing can be further than submitting.
     CHECK (handle IS NULL OR submit_unknown_since IS NULL),
@@ -235,6 +240,7 @@ CREATE TABLE task (
     exit_code INTEGER,
     exit_signal INTEGER,
     detail TEXT NOT NULL DEFAULT '',
+    every_rank INTEGER NOT NULL DEFAULT 0 CHECK (every_rank IN (0, 1)),
     CHECK (exit_code IS NULL OR exit_signal IS NULL)
 ) STRICT;
 

@@ -207,10 +207,6 @@ class Store:
     def note_gone(self, allocation_id: str, since: float | None) -> None:
         self.db.write("set_gone_since", allocation_id=allocation_id, gone_since=since)
 
-    def note_waiting(self, allocation_id: str, waiting: str, backend_detail: str) -> None:
-        values = {"waiting": _bounded(waiting), "backend_detail": _bounded(backend_detail)}
-        self.db.write("set_waiting", allocation_id=allocation_id, **values)
-
     def drain_begun(self, allocation_id: str, now: float) -> None:
         self.db.write("set_drain_since", allocation_id=allocation_id, now=now)
 

@@ -144,4 +144,5 @@ def _task_from(row: sqlite3.Row) -> Task:
         exit_code=row["exit_code"],
         signal=row["exit_signal"],
         detail=row["detail"],
+        every_rank=bool(row["every_rank"]),
     )

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 
 from openai4s_provisioner.jupyter.cli import main
+from openai4s_provisioner.jupyter.kernelspecs import display_name
+from openai4s_provisioner.orchestration.models import ResourceProfile
 
 
 @pytest.fixture
@@ -69,6 +71,12 @@ def test_installing_again_follows_the_base_kernel(kernels: Path) -> None:
     spec = KernelSpecManager().get_kernel_spec("own-default-session")
     assert spec.argv == ["newer", "{connection_file}"]
     assert spec.display_name == "Own 4 (local session)"
+
+
+def test_a_profile_with_brackets_in_its_name_is_named_in_full() -> None:
+    base = KernelSpec(display_name="Own 3 (plain)")
+    assert display_name(base, ResourceProfile("gpu", "local", display_name="GPU (cluster)")) == "GPU (cluster)"
+    assert display_name(base, ResourceProfile("gpu", "local", display_name="GPU")) == "Own 3 (GPU)"
 
 
 def test_only_ours_are_listed_and_removed(kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,181 @@
+"""Tables from the scheduler's words to ours: states, exit codes, and why a job waits. Total and pure.
+
+An unseen state is UNKNOWN with its raw text, never an end; an unseen reason is shown and never acted on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from openai4s_provisioner.orchestration.ports import Observed
+from openai4s_provisioner.orchestration.reasons import Reason
+from openai4s_provisioner.worker.exit_codes import ExitCode
+
+_LIVE: Mapping[str, Observed] = {
+    "PENDING": Observed.PENDING,
+    "CONFIGURING": Observed.PENDING,
+    "POWER_UP_NODE": Observed.PENDING,
+    "REQUEUED": Observed.PENDING,
+    "REQUEUE_FED": Observed.PENDING,
+    "REQUEUE_HOLD": Observed.PENDING,
+    "RESV_DEL_HOLD": Observed.PENDING,
+    "SPECIAL_EXIT": Observed.PENDING,
+    "RUNNING": Observed.RUNNING,
+    "RESIZING": Observed.RUNNING,
+    "SIGNALING": Observed.RUNNING,
+    "STAGE_OUT": Observed.ENDING,
+    "SUSPENDED": Observed.RUNNING,
+    "STOPPED": Observed.RUNNING,
+    "COMPLETING": Observed.ENDING,
+    "EXPEDITING": Observed.RUNNING,
+    "UPDATE_DB": Observed.RUNNING,
+}
+_OVER: Mapping[str, tuple[Observed, Reason | None]] = {
+    "COMPLETED": (Observed.COMPLETED, None),
+    "FAILED": (Observed.FAILED, None),  # its exit code says why
+    "CANCELLED": (Observed.CANCELLED, None),  # by whom is asked of accounting
+    "TIMEOUT": (Observed.FAILED, Reason.TIME_LIMIT_EXCEEDED),
+    "DEADLINE": (Observed.FAILED, Reason.TIME_LIMIT_EXCEEDED),
+    "OUT_OF_MEMORY": (Observed.FAILED, Reason.OUT_OF_MEMORY),
+    "NODE_FAIL": (Observed.FAILED, Reason.NODE_FAILED),
+    "BOOT_FAIL": (Observed.FAILED, Reason.NODE_FAILED),
+    "LAUNCH_FAILED": (Observed.FAILED, Reason.NODE_FAILED),
+    "RECONFIG_FAIL": (Observed.FAILED, Reason.NODE_FAILED),
+    "PREEMPTED": (Observed.FAILED, Reason.PREEMPTED),
+    "REVOKED": (Observed.CANCELLED, Reason.ADMIN_CANCELLED),
+}
+_EXIT_CODES: Mapping[int, Reason] = {
+    ExitCode.BAD_USAGE: Reason.BOOTSTRAP_FAILED,
+    ExitCode.BAD_ATTEMPT: Reason.BOOTSTRAP_FAILED,
+    ExitCode.NEVER_REGISTERED: Reason.WORKER_REGISTRATION_TIMEOUT,
+    ExitCode.SERVER_GONE: Reason.SERVER_GONE,
+    ExitCode.UNRECORDED: Reason.WORKER_LOST,
+    126: Reason.BOOTSTRAP_FAILED,  # the node's shell: there is such a program, and it cannot be run
+    127: Reason.BOOTSTRAP_FAILED,  # there is none
+}
+_LAUNCH_SIGNAL = 53  # how a batch script ends that could not be started at all
+_CANCELLED_BY = re.compile(r"CANCELLED by (\d+)")
+
+
+@dataclass(frozen=True)
+class Exit:
+    """As the scheduler writes it: code:signal."""
+
+    code: int
+    signal: int
+
+    @property
+    def reason(self) -> Reason:
+        if self.signal == _LAUNCH_SIGNAL:
+            return Reason.BOOTSTRAP_FAILED
+        return Reason.WORKER_LOST if self.signal else _EXIT_CODES.get(self.code, Reason.WORKER_LOST)
+
+    @property
+    def plain_code(self) -> int | None:
+        """None for an end by a signal, of which a shell makes 128 + its number."""
+        return self.code if self.signal == 0 and self.code <= 128 else None
+
+
+def base_state(text: str) -> str:
+    """``CANCELLED`` of ``CANCELLED by 1001`` and of ``CANCELLED+``; "" for what is no state at all."""
+    found = re.match(r"[A-Z_]+", text)
+    return found.group() if found else ""
+
+
+def live_state(text: str) -> Observed | None:
+    return _LIVE.get(base_state(text))
+
+
+def end_state(text: str) -> tuple[Observed, Reason | None] | None:
+    """How it ended; None for a state that is no end, or not known."""
+    return _OVER.get(base_state(text))
+
+
+def canceller(text: str) -> int | None:
+    """The uid in an accounting state ``CANCELLED by 1001``."""
+    found = _CANCELLED_BY.match(text)
+    return int(found.group(1)) if found else None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    words: str
+    never_clears: bool = False
+
+
+_NEVER: Mapping[str, str] = {
+    "PartitionTimeLimit": "the profile asks for more time than its partition grants",
+    "PartitionNodeLimit": "the profile asks for more machines than its partition has or grants",
+    "AccountNotAllowed": "the account may not use this partition",
+    "QOSNotAllowed": "the quality of service may not use this partition",
+    "BadConstraints": "no machine satisfies the profile's constraints",
+    "InvalidAccount": "the account does not exist any more",
+    "InvalidQOS": "the quality of service does not exist any more",
+    "DependencyNeverSatisfied": "what it depends on will never be",
+    "ReservationDeleted": "the reservation was deleted",
+    "DeadLine": "it could not start before its deadline",
+    "AssocMaxWallDurationPerJobLimit": "the profile asks for more time than your account may have for one job",
+    "AssocMaxNodePerJobLimit": "the profile asks for more machines than your account may have for one job",
+    "AssocMaxCpuPerJobLimit": "the profile asks for more processors than your account may have for one job",
+    "AssocMaxMemPerJob": "the profile asks for more memory than your account may have for one job",
+    "AssocMaxGRESPerJob": "the profile asks for more devices than your account may have for one job",
+    "QOSMaxWallDurationPerJobLimit": "the profile asks for more time than its quality of service grants one job",
+    "QOSMaxNodePerJobLimit": "the profile asks for more machines than its quality of service grants one job",
+    "QOSMaxCpuPerJobLimit": "the profile asks for more processors than its quality of service grants one job",
+    "QOSMaxMemoryPerJob": "the profile asks for more memory than its quality of service grants one job",
+    "QOSMaxGRESPerJob": "the profile asks for more devices than its quality of service grants one job",
+    "QOSMinCpuNotSatisfied": "the profile asks for fewer processors than its quality of service demands",
+    "QOSMinGRES": "the profile asks for fewer devices than its quality of service demands",
+    "QOSMinMemory": "the profile asks for less memory than its quality of service demands",
+}
+_WAITS: Mapping[str, str] = {
+    "None": "it was handed in and is about to be looked at",
+    "Resources": "it is next, and waits for machines to become free",
+    "Priority": "others with higher priority come first",
+    "Dependency": "it waits for another job",
+    "BeginTime": "its earliest start has not come yet",
+    "Licenses": "it waits for a license",
+    "Reservation": "it waits for its reservation to begin",
+    "Cleaning": "machines are being cleaned up after an earlier job",
+    "Prolog": "its machine is being prepared",
+    "NodeDown": "a machine that it needs is down",
+    "PartitionDown": "the partition is closed for the time being",
+    "PartitionInactive": "the partition is inactive for the time being",
+    "JobArrayTaskLimit": "others of its kind run already",
+    "JobHeldUser": "its owner has put it on hold; release it, or shut the kernel down",
+    "JobHeldAdmin": "an administrator has put it on hold; ask why, or shut the kernel down",
+    "SchedDefer": "the scheduler defers starts for the time being",
+    "SystemFailure": "the scheduler reports a failure of its own",
+    "FedJobLock": "clusters are agreeing on who runs it",
+    "BurstBufferResources": "it waits for a burst buffer",
+    "BurstBufferStageIn": "its burst buffer is being filled",
+    "FrontEndDown": "no front end is up",
+    "MaxBfStartJobs": "enough others are being started first",
+    "ReqNodeNotAvail": "machines that it may need are not available now; it goes on when they are",
+    "NonZeroExitCode": "it ended badly before, and is held",
+    "JobLaunchFailure": "its start failed, and it is tried again",
+}
+_HELD = "the scheduler holds it after a failed start; ask your administrator, or shut the kernel down"
+_UNKNOWN_REASON = "the scheduler has it wait"
+_LIMIT = re.compile(r"(?:QOS|Assoc)(?:Grp|Max)\w*")
+
+
+def waiting(reason: str) -> Waiting:
+    """Why a job waits, in our words. Raw text may hold commas, spaces, and lists of machines."""
+    code = re.split(r"[\s,(]", reason.strip("() "), maxsplit=1)[0]
+    lowered = reason.lower()
+    if "held" in lowered and code not in _WAITS:
+        return Waiting(_HELD)
+    if _NEVER.get(code):
+        return Waiting(_NEVER[code], never_clears=True)
+    if code in _WAITS:
+        return Waiting(_WAITS[code])
+    if _LIMIT.fullmatch(code) or code == "QOSJobLimit":
+        return Waiting("you, or your group, use as much as is allowed at once; it goes on when some of that ends")
+    if "requeued" in lowered:
+        return Waiting("it was put back into the queue")
+    if "UnavailableNodes" in reason or "unavailable" in lowered:
+        return Waiting(_WAITS["ReqNodeNotAvail"])
+    return Waiting(_UNKNOWN_REASON)

@@ -1,0 +1,134 @@
+"""A person with a kernel manager, as a program: Jupyter's restarter, one session kernel, every event printed.
+
+Reads one JSON object a line, ``{"id": n, "do": name, ...}``, and prints ``{"id": n, "answer": ...}`` or ``{"id": n,
+"error": text}``; in between ``{"event": ...}`` for every change of the session. Run as an ordinary user by `people`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.asynchronous.client import AsyncKernelClient
+from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_events import EventLogger
+
+from openai4s_provisioner.jupyter import kernelspecs
+from openai4s_provisioner.jupyter.announcer import SCHEMA_ID
+from openai4s_provisioner.jupyter.settings import OpenAI4S
+from openai4s_provisioner.parts import load_site_config
+
+_ANSWER_S = 60.0
+
+
+class _Manager(AsyncIOLoopKernelManager):
+    event_logger: EventLogger | None = None  # as a Jupyter server's has
+
+
+class Person:
+    def __init__(self) -> None:
+        config = load_site_config(OpenAI4S().frozen())
+        profile = config.profiles[config.default_profile]
+        kernel = kernelspecs.install(KernelSpecManager(), "python3", profile).name
+        self._manager = _Manager(kernel_name=kernel)
+        self._manager.event_logger = EventLogger()
+        self._manager.event_logger.add_listener(schema_id=SCHEMA_ID, listener=self._heard)
+        self._client: AsyncKernelClient | None = None
+        self._starting: asyncio.Future[Any] | None = None
+
+    async def _heard(self, logger: EventLogger, schema_id: str, data: Mapping[str, Any]) -> None:
+        say({"event": dict(data)})
+
+    async def start(self) -> str:
+        """The kernel, without anybody connected to it."""
+        self._starting = asyncio.ensure_future(self._manager.start_kernel(cwd=os.getcwd()))
+        await self._starting
+        return self._manager.kernel_id
+
+    async def give_up(self) -> None:
+        """Close the dialog while the kernel still waits."""
+        assert self._starting is not None
+        self._starting.cancel()
+        await asyncio.wait([self._starting])
+
+    async def connect(self) -> None:
+        """What an open notebook does. While it lasts, what is lost is started again."""
+        if self._client is not None:
+            self._client.stop_channels()
+        self._client = self._manager.client()
+        self._client.start_channels()
+        await self._client.wait_for_ready(timeout=_ANSWER_S)
+
+    async def value(self, expression: str) -> str:
+        assert self._client is not None
+        reply = await self._client.execute_interactive(
+            "", user_expressions={"v": expression}, timeout=_ANSWER_S, output_hook=lambda message: None
+        )
+        found = reply["content"]["user_expressions"]["v"]
+        return str(found["data"]["text/plain"] if found["status"] == "ok" else found["ename"])
+
+    async def run(self, code: str, timeout_s: float = _ANSWER_S) -> dict[str, Any]:
+        """Execute to the end: how it ended, and what it printed."""
+        assert self._client is not None
+        printed: list[str] = []
+
+        def heard(message: dict[str, Any]) -> None:
+            if message["msg_type"] == "stream":
+                printed.append(message["content"]["text"])
+
+        reply = await self._client.execute_interactive(code, timeout=timeout_s, output_hook=heard)
+        return {"status": reply["content"]["status"], "printed": "".join(printed)}
+
+    async def interrupt(self) -> None:
+        await self._manager.interrupt_kernel()
+
+    async def restart(self) -> None:
+        await self._manager.restart_kernel()
+
+    async def alive(self) -> bool:
+        return bool(await self._manager.is_alive())
+
+    async def shut_down(self) -> None:
+        if self._client is not None:
+            self._client.stop_channels()
+            self._client = None
+        await self._manager.shutdown_kernel()
+
+
+def say(line: Mapping[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
+
+
+async def _obey(person: Person, order: dict[str, Any]) -> None:
+    number, name = order.pop("id"), order.pop("do")
+    try:
+        say({"id": number, "answer": await getattr(person, name)(**order)})
+    except asyncio.CancelledError:
+        say({"id": number, "error": "given up"})
+    except Exception as error:
+        say({"id": number, "error": f"{type(error).__name__}: {error}"})
+
+
+async def _live() -> None:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    person = Person()
+    tasks = set()
+    while line := await reader.readline():
+        task = asyncio.create_task(_obey(person, json.loads(line)))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+    with contextlib.suppress(Exception):
+        await person.shut_down()
+
+
+if __name__ == "__main__":
+    os.chdir(Path(sys.argv[1]))
+    asyncio.run(_live())

@@ -1,0 +1,25 @@
+"""Whole sessions of an ordinary user on a real cluster: the notebook's side, and what the scheduler says of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openai4s_backend_slurm.lab import Cluster
+
+from .people import Person
+
+PROFILE = 'partition = "cpu"'
+
+
+def states(cluster: Cluster) -> list[str]:
+    return cluster.run(["squeue", "-h", "-t", "all", "-o", "%T"]).stdout.split()
+
+
+def test_a_session_from_start_to_a_good_end(ordinary_user: Any, cluster: Cluster, wait_until: Any) -> None:
+    with Person(ordinary_user, cluster, PROFILE) as person:
+        person.start()
+        assert person.value("1 + 1") == "2"
+        assert person.value("__import__('os').getuid()") == str(ordinary_user.uid)
+        assert states(cluster).count("RUNNING") == 1
+        person.ask("shut_down")
+        wait_until(lambda: states(cluster) == ["COMPLETED"], "the job to have completed, not to be cancelled", 30)

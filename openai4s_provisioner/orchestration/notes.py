@@ -1,0 +1,76 @@
+"""What a backend's word adds to what is written down of an allocation, short of moving its phase. Pure.
+
+Nothing when nothing changed: estimates that a backend computes anew move a little, and are not written each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .models import Allocation, Phase, WorkerRow
+from .ports import Observation, Observed
+from .walltime import has_moved
+
+_ESTIMATE_MOVED_S = 60.0  # a person reads minutes
+_ESTIMATE_OLD_S = 300.0
+
+
+@dataclass(frozen=True)
+class NoteGone:
+    """Found nowhere since `since`; None takes the suspicion back."""
+
+    since: float | None
+
+
+@dataclass(frozen=True)
+class NoteWaiting:
+    waiting: str
+    backend_detail: str
+    estimated_start: float | None = None
+    position: int | None = None
+
+
+@dataclass(frozen=True)
+class NoteEnd:
+    """When its time is over, as the backend says now."""
+
+    ends_at: float
+
+
+Note = NoteGone | NoteWaiting | NoteEnd
+
+
+def talks(workers: Sequence[WorkerRow]) -> bool:
+    """A second witness that it lives, whatever the backend says."""
+    return any(worker.connected and worker.ended_at is None for worker in workers)
+
+
+def notes_of(allocation: Allocation, seen: Observation, workers: Sequence[WorkerRow], now: float) -> tuple[Note, ...]:
+    """What to write down; nothing when nothing changed."""
+    if seen.state is Observed.UNKNOWN:
+        return ()
+    notes: list[Note] = []
+    suspected = seen.state is Observed.GONE and not talks(workers)
+    if suspected and (allocation.gone_since is None or allocation.gone_since > now):  # a clock may have been set back
+        notes.append(NoteGone(now))
+    if not suspected and allocation.gone_since is not None:
+        notes.append(NoteGone(None))
+    waits = seen.state is Observed.PENDING and allocation.phase is Phase.PENDING
+    if waits and _says_more(allocation, seen, now):
+        notes.append(NoteWaiting(seen.waiting, seen.backend_detail, seen.estimated_start, seen.position))
+    runs = allocation.phase in (Phase.GRANTED, Phase.ACTIVE)
+    if runs and seen.ends_at is not None and has_moved(allocation.ends_at, seen.ends_at):
+        notes.append(NoteEnd(seen.ends_at))
+    return tuple(notes)
+
+
+def _says_more(allocation: Allocation, seen: Observation, now: float) -> bool:
+    """Whether a person should read something else, or that an estimate still holds."""
+    if (seen.waiting, seen.position) != (allocation.waiting, allocation.position):
+        return True
+    before, after = allocation.estimated_start, seen.estimated_start
+    if before is None or after is None:
+        return before is not after
+    is_old = allocation.estimate_as_of is not None and now - allocation.estimate_as_of >= _ESTIMATE_OLD_S
+    return is_old or abs(before - after) >= _ESTIMATE_MOVED_S

@@ -1,0 +1,101 @@
+"""Warns of allocations' own ends, once for each: a level-triggered loop beside the reclaimer.
+
+It reads what the reconciler has written down of the backend's word, and writes only which end was announced. It ends
+nothing: that is the backend's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from .config import SiteConfig
+from .daemons import Daemon
+from .models import LeasePolicy
+from .steady_clock import steady_time
+from .store import StoreThread, schedule
+from .walltime import EndStep, Wait, WalltimeNotice, WalltimeState, WarnOfEnd
+
+_log = logging.getLogger(__name__)
+_SHORTEST_PAUSE_S = 0.02
+
+
+class WalltimeWatch:
+    """`can_extend` says of a profile whether a person may put an end off; `notify` is told what to tell a person."""
+
+    def __init__(
+        self,
+        *,
+        store: StoreThread,
+        daemon: Daemon,
+        config: SiteConfig,
+        can_extend: Callable[[str], bool],
+        notify: Callable[[WalltimeNotice], None],
+        clock: Callable[[], float] = steady_time,
+    ) -> None:
+        self._store = store
+        self._daemon = daemon
+        self._config = config
+        self._can_extend = can_extend
+        self._notify = notify
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._loop: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._loop is not None:
+            self._loop.cancel()
+            await asyncio.gather(self._loop, return_exceptions=True)
+            self._loop = None
+
+    def poke(self) -> None:
+        """An end has moved: look now. On the loop's thread."""
+        self._wake.set()
+
+    async def turn(self) -> float | None:
+        """Look at every session once. When the next warning is due, if one is."""
+        if not self._store.exists or not self._daemon.is_registered:
+            return None
+        found = await self._store.run(schedule.running, self._daemon.daemon_id)
+        times = [await self._settle(workload_id, profile) for workload_id, profile in found.items()]
+        return min((at for at in times if at is not None), default=None)
+
+    async def _settle(self, workload_id: str, profile: str) -> float | None:
+        """One session's steps, written and told; then when to look again."""
+        while True:
+            now = self._clock()
+            step, end = await self._store.run(schedule.sweep, workload_id, self._warn_s(profile), now)
+            if isinstance(step, Wait):
+                return step.look_at
+            ends_at = None if end is None else end.ends_at
+            self._notify(self._notice(workload_id, profile, step, ends_at, now))
+
+    def _notice(
+        self, workload_id: str, profile: str, step: EndStep, ends_at: float | None, now: float
+    ) -> WalltimeNotice:
+        state = WalltimeState.WARNING if isinstance(step, WarnOfEnd) else WalltimeState.WITHDRAWN
+        left = None if ends_at is None else ends_at - now
+        return WalltimeNotice(workload_id, state, ends_at, left, self._can_extend(profile))
+
+    def _warn_s(self, profile: str) -> float:
+        known = self._config.profiles.get(profile)
+        return float((LeasePolicy() if known is None else known.leases).warn_s)
+
+    async def _run(self) -> None:
+        while True:
+            pause = self._config.policy.period_s
+            try:
+                look_at = await self.turn()
+                if look_at is not None:
+                    pause = max(_SHORTEST_PAUSE_S, min(pause, look_at - self._clock()))
+            except Exception:
+                _log.exception("the ends of allocations could not be looked at; the next turn tries again")
+            try:
+                await asyncio.wait_for(self._wake.wait(), pause)
+            except TimeoutError:
+                continue
+            self._wake.clear()
