@@ -11,6 +11,9 @@ UPDATE daemon SET beat_at = :now WHERE daemon_id = :daemon_id AND retired_at IS 
 -- name: retire_daemon
 UPDATE daemon SET retired_at = :now WHERE daemon_id = :daemon_id AND retired_at IS NULL;
 
+-- name: unretired_daemons
+SELECT * FROM daemon WHERE retired_at IS NULL ORDER BY started_at, daemon_id;
+
 -- name: other_drivers
 SELECT * FROM daemon WHERE daemon_id <> :daemon_id AND daemon_id IN (
     SELECT owner_daemon FROM workload WHERE phase IN ('SUBMITTING', 'PENDING', 'GRANTED', 'ACTIVE', 'RELEASING')
