@@ -274,13 +274,17 @@ WHERE workload_id = :workload_id AND kernel_id = :kernel_id
 UPDATE lease SET warned_for = :warned_for WHERE workload_id = :workload_id;
 
 -- name: running_leases
-SELECT l.*, b.released_at FROM lease AS l JOIN binding AS b USING (workload_id, kernel_id)
+SELECT l.*, b.released_at, EXISTS (
+    SELECT 1 FROM task AS t WHERE t.workload_id = l.workload_id AND t.started_at IS NOT NULL AND t.ended_at IS NULL
+) AS runs_task FROM lease AS l JOIN binding AS b USING (workload_id, kernel_id)
 JOIN workload AS w USING (workload_id)
 WHERE w.desired = 'RUNNING' AND w.phase = 'ACTIVE' AND w.owner_daemon = :daemon_id
 ORDER BY l.workload_id, l.kernel_id;
 
 -- name: leases_of
-SELECT l.*, b.released_at FROM lease AS l JOIN binding AS b USING (workload_id, kernel_id)
+SELECT l.*, b.released_at, EXISTS (
+    SELECT 1 FROM task AS t WHERE t.workload_id = l.workload_id AND t.started_at IS NOT NULL AND t.ended_at IS NULL
+) AS runs_task FROM lease AS l JOIN binding AS b USING (workload_id, kernel_id)
 JOIN workload AS w USING (workload_id)
 WHERE w.desired = 'RUNNING' AND w.phase = 'ACTIVE' AND l.workload_id = :workload_id
 ORDER BY l.kernel_id;
