@@ -30,6 +30,7 @@ from .orchestration.models import ReadyCheck, ResourceProfile, SessionSpec, Work
 from .orchestration.reasons import Reason
 from .orchestration.reclaimer import LeaseNotice
 from .orchestration.store import Store, leases, overview
+from .orchestration.usage import Usage
 from .orchestration.walltime import WalltimeNotice
 from .orchestration.walltime_desk import Extended
 from .parts import AdmissionParts, RunningParts, load_site_config
@@ -45,6 +46,7 @@ __all__ = [
     "LeaseNotice",
     "Notice",
     "SessionChange",
+    "Usage",
     "WalltimeNotice",
     "load_site_config",
 ]
@@ -123,6 +125,10 @@ class ControlPlane:
     def can_extend(self, profile: str) -> bool:
         """Whether sessions of this profile may be extended at all. From memory."""
         return self._admitting.walltime.can_extend(profile)
+
+    def usage(self, workload_id: str) -> Usage | None:
+        """What a session uses, as its workers last told. From memory; None while nothing is known."""
+        return None if self._running is None else self._running.usage.of(workload_id)
 
     def signal(self, kernel_id: str, signum: int) -> None:
         """Send a signal to the kernel's process. A dead kernel is no error."""

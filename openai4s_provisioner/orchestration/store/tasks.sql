@@ -1,6 +1,6 @@
 -- name: insert_task
-INSERT INTO task (task_id, workload_id, allocation_id, actor, argv, cwd, created_at)
-VALUES (:task_id, :workload_id, :allocation_id, :actor, :argv, :cwd, :now);
+INSERT INTO task (task_id, workload_id, allocation_id, actor, argv, cwd, every_rank, created_at)
+VALUES (:task_id, :workload_id, :allocation_id, :actor, :argv, :cwd, :every_rank, :now);
 
 -- name: task
 SELECT * FROM task WHERE task_id = :task_id;
