@@ -1,6 +1,7 @@
 """Every installed backend against the contract suite, found by entry point, ours exactly like a stranger's.
 
 A backend keeps its contract test as ``tests/test_contract.py`` in its own package; one without it has shown nothing.
+The example of the documentation is not installed; its test installs it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from openai4s_provisioner.parts import BACKENDS
 from .parts.report import Report, run
 from .parts.suite import run_tests
 
+EXAMPLE_TEST = "tests/integration/test_example_backend.py"
+
 
 def main() -> int:
     return run("contract", _body)
@@ -28,6 +31,8 @@ def _body(report: Report) -> None:
         test = _contract_test(entry)
         if report.expect(test is not None, f"backend '{entry.name}' brings its contract test"):
             run_tests(report, str(test))
+    report.section("the example of docs/backends.md, and a session that runs on it")
+    run_tests(report, EXAMPLE_TEST)
 
 
 def _contract_test(entry: EntryPoint) -> Path | None:

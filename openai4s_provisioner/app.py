@@ -15,7 +15,7 @@ import os
 import secrets
 import tempfile
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -28,12 +28,13 @@ from .orchestration.errors import Refused
 from .orchestration.models import ReadyCheck, ResourceProfile, SessionSpec, WorkspacePolicy
 from .orchestration.reasons import Reason
 from .orchestration.reclaimer import LeaseNotice
-from .orchestration.store import Store, leases
+from .orchestration.store import Store, leases, overview
 from .orchestration.usage import Usage
 from .orchestration.walltime import WalltimeNotice
 from .orchestration.walltime_desk import Extended
 from .parts import AdmissionParts, RunningParts, load_site_config
-from .transport.private_folder import PrivateFolder, private_path
+from .person_desk import PersonDesk
+from .transport.locked_folder import PrivateFolder, private_path
 
 __all__ = [
     "AppSettings",
@@ -98,6 +99,14 @@ class ControlPlane:
     def keep(self, kernel_id: str, actor: str) -> Future[leases.Kept]:
         """Renew the idle clock of a kernel. Fails with Refused or SessionEnded, whose text is for a person."""
         return self._submit(self._keep(kernel_id, actor))
+
+    def ask(self, question: Callable[[PersonDesk], Coroutine[Any, Any, _T]]) -> Future[_T]:
+        """Put a question, or a wish, to the person's desk."""
+        return self._submit(self._ask(question))
+
+    def drive_what_is_open(self) -> Future[bool]:
+        """Start driving, if this person has a workload that is not over. Where there is no state, it makes none."""
+        return self._submit(self._drive_what_is_open())
 
     def extend(self, session: str, seconds: int, actor: str) -> Future[Extended]:
         """Put the end of a session off; `session` is one of its kernels, or itself. Fails with Refused."""
@@ -171,6 +180,16 @@ class ControlPlane:
         if self._running is None:
             raise Refused(Reason.INVALID_SPEC, f"No session holds the kernel {kernel_id!r}.")
         return await self._running.keep(kernel_id, actor)
+
+    async def _ask(self, question: Callable[[PersonDesk], Coroutine[Any, Any, _T]]) -> _T:
+        return await question(PersonDesk(self._admitting, self._running))
+
+    async def _drive_what_is_open(self) -> bool:
+        store = self._admitting.store
+        if not store.exists or await store.run(overview.open_ones, getpass.getuser()) == 0:
+            return False
+        await self._opened()
+        return True
 
     async def _extend(self, session: str, seconds: int, actor: str) -> Extended:
         store = self._admitting.store

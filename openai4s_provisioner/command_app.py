@@ -9,28 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from .app_values import AppSettings
 from .orchestration.admission import AdmissionRequest
-from .orchestration.attempt import AttemptPreparer
 from .orchestration.batch import BatchService
 from .orchestration.batch_files import RECORD_NAME, kept_output
-from .orchestration.bootstrap import CredentialIssuer, load_secret
-from .orchestration.bundle import write_worker_zipapp
-from .orchestration.changes import ChangeBoard
-from .orchestration.daemons import Daemon
-from .orchestration.executor import Executor
-from .orchestration.launches import LaunchBook
 from .orchestration.models import Kind
-from .orchestration.outbox import Outbox
-from .orchestration.private_folder import prepare_folder
-from .orchestration.reconciler import Reconciler
 from .orchestration.ways_in import WaysIn
-from .parts import AdmissionParts
-from .transport.private_folder import remove_leftovers
-from .worker.scratch import scratch_parent
+from .parts import AdmissionParts, Driving, credential_issuer
 
 
 class _NoWorkers:
@@ -47,64 +34,32 @@ class CommandApp:
     """`batches` is what one asks; `output_folders` is where a command's output lies."""
 
     def __init__(self, admitting: AdmissionParts) -> None:
-        settings, config, store = admitting.settings, admitting.config, admitting.store
-        self.settings = settings
-        self.config = config
-        self.store = store
-        self._admitting = admitting
-        launches, self._daemon = LaunchBook(), Daemon(store)
-        self._preparer = AttemptPreparer(
-            state_dir=settings.state_dir,
-            exchange_dir=settings.exchange_dir,
-            issuer=CredentialIssuer(load_secret(settings.state_dir)),
-            launches=launches,
-            sandbox_for=admitting.sandbox,
-            prepare_homes=admitting.sandbox.prepare,
-            sweep_scratch=lambda: remove_leftovers(scratch_parent()),
-            bundle_path=lambda: write_worker_zipapp(settings.exchange_dir),
-            ways_in=lambda: WaysIn(""),
-            server_grace_s=config.limits.server_grace_s,
-        )
-        executor = Executor(
-            store=store,
-            daemon=self._daemon,
-            config=config,
-            policy=config.policy,
-            backends=admitting.backends,
-            preparer=self._preparer,
-            outbox=Outbox(_NoWorkers()),
-            launches=launches,
-        )
-        self._reconciler = Reconciler(
-            store=store,
-            daemon=self._daemon,
-            config=config,
-            executor=executor,
-            changes=ChangeBoard(),
-            policy=config.policy,
-            adopts=Kind.BATCH,
-        )
+        self.settings = admitting.settings
+        self.config = admitting.config
+        self.store = admitting.store
+        issuer = credential_issuer(self.settings)
+        self._driving = driving = Driving(admitting, issuer, _NoWorkers(), lambda: WaysIn(""), adopts=Kind.BATCH)
         self.batches = BatchService(
-            config=config,
-            store=store,
+            config=self.config,
+            store=self.store,
             admission=admitting.admission,
-            daemon=self._daemon,
-            launches=launches,
-            driver=self._reconciler,
-            has_record=lambda allocation_id: (self._preparer.attempt_dir(allocation_id) / RECORD_NAME).exists(),
+            daemon=driving.daemon,
+            launches=driving.launches,
+            driver=driving.reconciler,
+            has_record=lambda allocation_id: (driving.preparer.attempt_dir(allocation_id) / RECORD_NAME).exists(),
         )
 
     def output_folders(self, workload_id: str, allocation_id: str) -> tuple[str, str]:
         """Where the output is while the command runs, and where it stays afterwards."""
-        live = self._preparer.attempt_dir(allocation_id)
+        live = self._driving.preparer.attempt_dir(allocation_id)
         return str(live), str(kept_output(self.settings.state_dir, workload_id))
 
     def start(self) -> None:
-        self._reconciler.start()
+        self._driving.reconciler.start()
 
     async def stop(self) -> None:
-        await self._reconciler.stop()
-        await self._daemon.retire()
+        await self._driving.reconciler.stop()
+        await self._driving.daemon.retire()
 
 
 @contextlib.asynccontextmanager
@@ -117,7 +72,7 @@ async def command_app(settings: AppSettings, request: AdmissionRequest | None = 
     try:
         if request is not None:
             await admitting.admission.admit(request)
-        app = await asyncio.to_thread(_made, admitting)
+        app = await asyncio.to_thread(CommandApp, admitting)
         app.start()
         try:
             yield app
@@ -125,8 +80,3 @@ async def command_app(settings: AppSettings, request: AdmissionRequest | None = 
             await app.stop()
     finally:
         await admitting.stop()
-
-
-def _made(admitting: AdmissionParts) -> CommandApp:
-    prepare_folder(Path(admitting.settings.state_dir))
-    return CommandApp(admitting)

@@ -73,6 +73,11 @@ class LiveKernels:
         live = self._live.get(kernel_id)
         return None if live is None else live.state
 
+    def change(self, kernel_id: str) -> SessionChange | None:
+        """What was last to be told of a kernel, as it is now. On the loop."""
+        live = self._live.get(kernel_id)
+        return None if live is None or live.situation is None else self._change(live.situation, live)
+
     @property
     def kernel_ids(self) -> list[str]:
         return list(self._live)
@@ -214,7 +219,7 @@ class LiveKernels:
         """A first start that failed is given back at once: nobody else would."""
         live.is_given_up = True
         if isinstance(error, SessionEnded):
-            reason, detail = error.reason, str(error).removeprefix(error.reason.sentence).strip()
+            reason, detail = error.reason, error.detail
         elif isinstance(error, asyncio.CancelledError):
             reason, detail = Reason.USER_CANCELLED, "The caller gave up the start."
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,12 @@ from .orchestration.errors import ConfigError
 from .orchestration.executor import Executor
 from .orchestration.frontdesk import StoreFrontDesk
 from .orchestration.launches import LaunchBook
-from .orchestration.models import ResourceProfile
+from .orchestration.models import Kind, ResourceProfile
 from .orchestration.outbox import Outbox
-from .orchestration.ports import AllocationBackend, MaskProvider
+from .orchestration.ports import AllocationBackend, BackendFactory, MaskProvider, WorkerChannel
 from .orchestration.private_folder import prepare_folder
 from .orchestration.reclaimer import Reclaimer
-from .orchestration.reconciler import Reconciler
+from .orchestration.reconciler import Reconciler, never
 from .orchestration.reports import WorkerReports
 from .orchestration.session import SessionService
 from .orchestration.store import Situation, StoreThread, leases
@@ -47,7 +47,7 @@ from .orchestration.walltime_desk import Extended, WalltimeDesk
 from .orchestration.walltime_watch import WalltimeWatch
 from .orchestration.ways_in import WaysIn
 from .session_sandbox import SessionSandbox
-from .transport.private_folder import PrivateFolder, remove_leftovers
+from .transport.locked_folder import PrivateFolder, remove_leftovers
 from .worker.scratch import scratch_parent
 
 BACKENDS = "openai4s_provisioner.backends"
@@ -70,7 +70,8 @@ def load_backends(config: SiteConfig, settings: AppSettings) -> dict[str, Alloca
             continue
         options = config.backends.get(entry.name, {})
         try:
-            backends[entry.name] = entry.load()(
+            factory: BackendFactory = entry.load()
+            backends[entry.name] = factory(
                 state_dir=settings.state_dir, exchange_dir=settings.exchange_dir, options=options
             )
         except ConfigError as error:
@@ -123,6 +124,65 @@ class AdmissionParts:
         await asyncio.to_thread(self.store.close)
 
 
+def credential_issuer(settings: AppSettings) -> CredentialIssuer:
+    """With the secret of this state folder; both are made now if they are missing. Raises StateError."""
+    prepare_folder(settings.state_dir)
+    return CredentialIssuer(load_secret(settings.state_dir))
+
+
+class Driving:
+    """What carries workloads forward: the same in a server, and in a short-lived process that has no gateway."""
+
+    def __init__(
+        self,
+        admitting: AdmissionParts,
+        issuer: CredentialIssuer,
+        workers: WorkerChannel,
+        ways_in: Callable[[], WaysIn],
+        can_recover: Callable[[Situation], Awaitable[bool]] = never,
+        adopts: Kind | None = None,
+        end_moved: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`ways_in`: where the workers of an attempt dial. `can_recover` and `adopts` are the reconciler's.
+        `end_moved`: called when an allocation's own end became known, or another."""
+        settings, config, store = admitting.settings, admitting.config, admitting.store
+        self.changes, self.launches, self.daemon = ChangeBoard(), LaunchBook(), Daemon(store)
+        self.outbox = Outbox(workers)
+        self.preparer = AttemptPreparer(
+            state_dir=settings.state_dir,
+            exchange_dir=settings.exchange_dir,
+            issuer=issuer,
+            launches=self.launches,
+            sandbox_for=admitting.sandbox,
+            prepare_homes=admitting.sandbox.prepare,
+            sweep_scratch=lambda: remove_leftovers(scratch_parent()),
+            bundle_path=lambda: write_worker_zipapp(settings.exchange_dir),
+            ways_in=ways_in,
+            server_grace_s=config.limits.server_grace_s,
+        )
+        executor = Executor(
+            store=store,
+            daemon=self.daemon,
+            config=config,
+            policy=config.policy,
+            backends=admitting.backends,
+            preparer=self.preparer,
+            outbox=self.outbox,
+            launches=self.launches,
+            end_moved=end_moved,
+        )
+        self.reconciler = Reconciler(
+            store=store,
+            daemon=self.daemon,
+            config=config,
+            executor=executor,
+            changes=self.changes,
+            policy=config.policy,
+            can_recover=can_recover,
+            adopts=adopts,
+        )
+
+
 class _Relay:
     """The gateway and the reports need each other; the gateway says nothing before it is started."""
 
@@ -146,37 +206,33 @@ class RunningParts:
     """What drives sessions. Made on the control thread's loop, after a first request was admitted."""
 
     def __init__(self, admitting: AdmissionParts, folder: PrivateFolder) -> None:
-        settings, config, store = admitting.settings, admitting.config, admitting.store
+        config, store = admitting.config, admitting.store
         self._folder = folder
         self._store = store
-        prepare_folder(settings.state_dir)
-        issuer = CredentialIssuer(load_secret(settings.state_dir))
+        issuer = credential_issuer(admitting.settings)
         self.usage = UsageBoard()
-        changes, launches, daemon = ChangeBoard(), LaunchBook(), Daemon(store)
-        self._daemon = daemon
         observer = _Relay()
         desk = StoreFrontDesk(store, issuer)
         self.gateway = WorkerGateway(Path(folder.path) / "gw", desk, observer, network=admitting.network_door())
-        outbox = Outbox(self.gateway)
-        preparer = self._preparer(admitting, issuer, launches)
-        told = (preparer.attempt_dir, self._ways_in)
-        self._address_keeper = AddressKeeper(store, daemon, config, admitting.backends, *told)
-        executor = self._make_executor(admitting, preparer, outbox, launches)
-        self.reconciler = Reconciler(
-            store=store,
-            daemon=daemon,
-            config=config,
-            executor=executor,
-            changes=changes,
-            policy=config.policy,
+        driving = Driving(
+            admitting,
+            issuer,
+            self.gateway,
+            self._ways_in,
             can_recover=self._can_recover,
+            end_moved=lambda: self.walltime_watch.poke(),
         )
+        outbox, changes, daemon = driving.outbox, driving.changes, driving.daemon
+        self._daemon = daemon
+        self.reconciler = driving.reconciler
+        told = (driving.preparer.attempt_dir, self._ways_in)
+        self._address_keeper = AddressKeeper(store, daemon, config, admitting.backends, *told)
         self.sessions = SessionService(
             config=config,
             store=store,
             admission=admitting.admission,
             daemon=daemon,
-            launches=launches,
+            launches=driving.launches,
             outbox=outbox,
             changes=changes,
             poke=self.reconciler.poke,
@@ -199,21 +255,6 @@ class RunningParts:
         self.reclaimer = self._make_reclaimer(config, changes)
         self.walltime_watch = self._make_walltime_watch(admitting)
         self._walltime, self._changes = admitting.walltime, changes
-
-    def _make_executor(
-        self, admitting: AdmissionParts, preparer: AttemptPreparer, outbox: Outbox, launches: LaunchBook
-    ) -> Executor:
-        return Executor(
-            store=self._store,
-            daemon=self._daemon,
-            config=admitting.config,
-            policy=admitting.config.policy,
-            backends=admitting.backends,
-            preparer=preparer,
-            outbox=outbox,
-            launches=launches,
-            end_moved=lambda: self.walltime_watch.poke(),
-        )
 
     def _make_reclaimer(self, config: SiteConfig, changes: ChangeBoard) -> Reclaimer:
         def announce(workload_id: str) -> None:
@@ -239,21 +280,6 @@ class RunningParts:
 
     def _ways_in(self) -> WaysIn:
         return WaysIn(self.gateway.address, self.gateway.network_addresses, self.gateway.certificate_sha256)
-
-    def _preparer(self, admitting: AdmissionParts, issuer: CredentialIssuer, launches: LaunchBook) -> AttemptPreparer:
-        settings = admitting.settings
-        return AttemptPreparer(
-            state_dir=settings.state_dir,
-            exchange_dir=settings.exchange_dir,
-            issuer=issuer,
-            launches=launches,
-            sandbox_for=admitting.sandbox,
-            prepare_homes=admitting.sandbox.prepare,
-            sweep_scratch=lambda: remove_leftovers(scratch_parent()),
-            bundle_path=lambda: write_worker_zipapp(settings.exchange_dir),
-            ways_in=self._ways_in,
-            server_grace_s=admitting.config.limits.server_grace_s,
-        )
 
     async def _can_recover(self, situation: Situation) -> bool:
         return await self.kernels.can_recover(situation)

@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-import openai4s_backend_local
 import psutil
 
+import openai4s_backend_local
 from openai4s_provisioner.orchestration import reconciler
 from openai4s_provisioner.orchestration.config import Policy
 from openai4s_provisioner.orchestration.models import LinkState, Phase

@@ -31,8 +31,8 @@ class Announcer:
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._logged = ""
-        if event_logger is not None:
-            _register(event_logger)
+        if event_logger is not None:  # a server whose extension is off has not done this
+            register(event_logger)
 
     def announce_from_any_thread(self, change: SessionChange | Notice) -> None:
         # A sync caller's loop runs only during its calls: what happens between them reaches the log of the state.
@@ -59,7 +59,8 @@ class Announcer:
             self._event_logger.emit(schema_id=SCHEMA_ID, data=change.as_event())
 
 
-def _register(event_logger: EventLogger) -> None:
+def register(event_logger: EventLogger) -> None:
+    """Make our schemas known to a server's event logger. Safe to repeat."""
     for path in SCHEMA_PATHS:
         with contextlib.suppress(SchemaRegistryException):  # another session of this server was here before
             event_logger.register_event_schema(path)

@@ -11,15 +11,12 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from jupyter_client.kernelspec import KernelSpecManager
-from traitlets.config import Config
 
 from ..app import load_site_config
 from ..orchestration.errors import ConfigError, ProvisionerError
 from ..orchestration.models import KernelTransport, ResourceProfile
-from . import cli_batch, cli_run, kernelspecs
-from .extend_cli import add_extend
-from .lease_cli import add_keep
-from .settings import OpenAI4S
+from . import cli_batch, cli_extend, cli_keep, cli_run, kernelspecs
+from .cli_settings import add_settings, settings_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     install = kernels.add_parser("install", help="one kernelspec per base kernel and profile")
     install.add_argument("--kernel", action="append", default=[], help="base kernelspec (repeatable; default: python3)")
     install.add_argument("--profile", action="append", default=[], help="profile (repeatable; default: all of them)")
-    install.add_argument("--cluster-toml", default="", help="path of cluster.toml, if not found by itself")
+    add_settings(install)
     install.add_argument(
         "--transport",
         choices=[each.value for each in KernelTransport],
@@ -72,16 +69,15 @@ def _parser() -> argparse.ArgumentParser:
     remove = kernels.add_parser("remove", help="remove session kernelspecs by name")
     remove.add_argument("name", nargs="+")
     remove.set_defaults(run=_remove)
-    add_keep(commands)
-    add_extend(commands)
+    cli_keep.add_commands(commands)
+    cli_extend.add_commands(commands)
     cli_batch.add_commands(commands)
     cli_run.add_commands(commands)
     return parser
 
 
 def _install(arguments: argparse.Namespace) -> int:
-    settings = OpenAI4S(config=Config({"OpenAI4S": {"cluster_toml": arguments.cluster_toml}})).frozen()
-    profiles = _chosen_profiles(load_site_config(settings).profiles, arguments.profile)
+    profiles = _chosen_profiles(load_site_config(settings_of(arguments)).profiles, arguments.profile)
     prefix = sys.prefix if arguments.sys_prefix else arguments.prefix
     transport = KernelTransport(arguments.transport) if arguments.transport else None
     manager = KernelSpecManager()

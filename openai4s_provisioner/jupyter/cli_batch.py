@@ -9,16 +9,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import getpass
-import logging
 import shlex
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from traitlets.config import Config
-
-from ..app_values import AppSettings
 from ..command_app import CommandApp, command_app
 from ..orchestration.commands import command_sentence
 from ..orchestration.errors import Refused
@@ -29,8 +25,8 @@ from ..orchestration.store.batches import Listed
 from ..orchestration.store.sqlite import FILE_NAME
 from ..parts import load_site_config
 from ..transport.bounded_log import read_log
+from .cli_settings import add_settings, run_here, settings_of
 from .command_request import Command, batch_request, chosen_variables, notebook_command
-from .settings import OpenAI4S
 
 _FOLLOW_S = 0.25
 _STOP_WAIT_S = 20.0
@@ -63,12 +59,8 @@ def add_commands(commands: Any) -> None:
 
 
 def _finish(parser: argparse.ArgumentParser, run: Any, **defaults: Any) -> None:
-    parser.add_argument("--cluster-toml", default="", help="path of cluster.toml, if not found by itself")
+    add_settings(parser)
     parser.set_defaults(run=run, **defaults)
-
-
-def settings_of(arguments: argparse.Namespace) -> AppSettings:
-    return OpenAI4S(config=Config({"OpenAI4S": {"cluster_toml": arguments.cluster_toml}})).frozen()
 
 
 def _submit(arguments: argparse.Namespace) -> int:
@@ -225,18 +217,6 @@ def _with_one(
             return status
 
     return run_here(work())
-
-
-def run_here(work: Coroutine[Any, Any, int]) -> int:
-    """On a loop of its own. An interrupt ends this call, and nothing that it submitted."""
-    logging.getLogger("openai4s_provisioner").setLevel(logging.ERROR)  # a refusal is said once, and not by the log
-    try:
-        return asyncio.run(work)
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader of our output has seen enough
-        sys.stderr.close()
-        return 141
 
 
 def _command_of(entry: Listed) -> str:

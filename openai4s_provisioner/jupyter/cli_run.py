@@ -25,7 +25,8 @@ from ..orchestration.store import StoreThread, tasks
 from ..orchestration.store.sqlite import FILE_NAME
 from ..orchestration.tasks import TaskDesk
 from ..parts import AdmissionParts
-from .cli_batch import print_from, run_here, settings_of
+from .cli_batch import print_from
+from .cli_settings import add_settings, run_here, settings_of
 
 _LOOK_S = 0.1
 _ALIVE_EVERY_S = 2.0
@@ -35,7 +36,7 @@ def add_commands(commands: Any) -> None:
     run = commands.add_parser("run", help="run a command in the session that a kernel holds")
     run.add_argument("kernel", metavar="KERNEL", help="the kernel's id or its beginning, or its notebook")
     run.add_argument("--ranks", choices=["first", "all"], default="first", help="where to run it (default: first)")
-    run.add_argument("--cluster-toml", default="", help="path of cluster.toml, if not found by itself")
+    add_settings(run)
     run.set_defaults(run=_run, command=None)
 
 
@@ -82,7 +83,7 @@ async def _followed(store: StoreThread, state_dir: Path, task: Task) -> int:
         if loop.time() >= next_check:
             next_check = loop.time() + _ALIVE_EVERY_S
             if not await is_driven(store, task.workload_id, time.time()):
-                raise Refused(Reason.SERVER_GONE, Reason.SERVER_GONE.sentence)
+                raise Refused.because(Reason.SERVER_GONE)
         await asyncio.sleep(_LOOK_S)
 
 

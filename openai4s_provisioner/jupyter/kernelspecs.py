@@ -35,6 +35,15 @@ class SessionKernelspec:
     resource_dir: Path
 
 
+def profile_of(metadata: Mapping[str, Any]) -> str | None:
+    """The profile that a kernelspec of sessions asks for ("" = the site's default); None for any other kernelspec."""
+    stanza = metadata.get("kernel_provisioner")
+    if not isinstance(stanza, dict) or stanza.get("provisioner_name") != PROVISIONER:
+        return None
+    config = stanza.get("config")
+    return str(config.get("profile", "")) if isinstance(config, dict) else ""
+
+
 def kernelspec_name(base: str, profile: str) -> str:
     return re.sub(r"[^a-z0-9._-]", "-", f"{base}-{profile}-session".lower())
 

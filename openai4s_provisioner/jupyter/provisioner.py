@@ -13,7 +13,7 @@ import signal
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import zmq
 from jupyter_client.connect import KernelConnectionInfo
@@ -32,8 +32,13 @@ from .failed_starts import forgotten_if_it_fails
 from .kernelspecs import MARK, chosen_transport, mark
 from .settings import OpenAI4S
 
+_T = TypeVar("_T")
 _POLL_S = 0.05
 RELEASE_WAIT_S = 10.0  # for the stop to be stored and the end seen; afterwards it goes on by itself
+
+
+class StartGivenUp(SessionEnded):
+    """A kernel was shut down before it had started."""
 
 
 class SessionProvisioner(KernelProvisionerBase):
@@ -53,6 +58,10 @@ class SessionProvisioner(KernelProvisionerBase):
     _is_listening = False  # to the restarter's "dead"
     _died = False  # it ended without being asked to: its memory is lost, and a person must hear that
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._is_given_up = asyncio.Event()
+
     @property
     def has_process(self) -> bool:
         """Read by the KernelManager all over; asserted to be true right after `launch_kernel`."""
@@ -71,7 +80,7 @@ class SessionProvisioner(KernelProvisionerBase):
         request = self._kernel_request(spec, argv, kwargs)
         control = self._control_plane()
         if not control.holds(self.kernel_id) and not self._died:  # a restarter is never a reason for a new session
-            await asyncio.wrap_future(control.admit(request))
+            await self._unless_given_up(control.admit(request))
         self._request = request
         kwargs["cmd"] = argv
         return kwargs
@@ -96,8 +105,8 @@ class SessionProvisioner(KernelProvisionerBase):
 
         launching = control.launch(request, announce)
         try:
-            endpoint = await asyncio.wrap_future(launching)
-        except asyncio.CancelledError:
+            endpoint = await self._unless_given_up(launching)
+        except (asyncio.CancelledError, StartGivenUp):
             control.release(self.kernel_id, Reason.USER_CANCELLED, "the caller gave up the start")
             raise
         self._running, self._ending_wished, self._died = True, False, False
@@ -171,6 +180,24 @@ class SessionProvisioner(KernelProvisionerBase):
         released = self._control.release(self.kernel_id, Reason.USER_CANCELLED, "kernel shut down")
         if not self._under_a_server():
             await _finished(released, RELEASE_WAIT_S)
+
+    def give_up(self) -> None:
+        """Called when the kernel is shut down while it still starts: the start fails at once, and leaves nothing."""
+        self._is_given_up.set()
+
+    async def _unless_given_up(self, asked: Future[_T]) -> _T:
+        """The control plane's answer. Raises StartGivenUp without waiting for it; then nothing of it goes on."""
+        answer = asyncio.wrap_future(asked)
+        given_up = asyncio.ensure_future(self._is_given_up.wait())
+        waited: set[asyncio.Future[Any]] = {answer, given_up}
+        try:
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise StartGivenUp(Reason.USER_CANCELLED, Reason.USER_CANCELLED.sentence)
+            return answer.result()
+        finally:
+            answer.cancel()
+            given_up.cancel()
 
     def _given_up(self) -> None:
         """The restarter's "dead" callback: the kernel left Jupyter's map, and nothing else will release it."""

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from jupyter_core.paths import jupyter_config_dir, jupyter_config_path, jupyter_data_dir, jupyter_runtime_dir
-from traitlets import List, Unicode
+from traitlets import Bool, List, Unicode
 from traitlets.config import Configurable
 
 from ..app import AppSettings
@@ -42,6 +42,13 @@ class OpenAI4S(Configurable):
         help='What workers are told to dial before this machine\'s own addresses: "host", "host:9000", "[v6]:9000". '
         "Needed where nodes see this machine under another address. Default: $OPENAI4S_WORKER_ADVERTISE, separated "
         "by commas, else nothing.",
+    ).tag(config=True)
+
+    pending_kernels = Bool(
+        True,
+        help="Whether a Jupyter server lists a session's kernel while it still waits, so that the start answers at "
+        "once, cells queue, a reload finds it again, and it can be shut down. Off: the start blocks for as long as the "
+        "queue does. Other kernels are not affected.",
     ).tag(config=True)
 
     def frozen(self) -> AppSettings:

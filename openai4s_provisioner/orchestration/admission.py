@@ -178,8 +178,7 @@ async def verify_isolation(backend: AllocationBackend, profile: ResourceProfile,
     """Raises Refused(ISOLATION_UNVERIFIED) unless the backend proves it, now. Asked again before every attempt."""
     verdict = await _verdict(backend, profile, transport)
     if not verdict.verified:
-        sentence = Reason.ISOLATION_UNVERIFIED.sentence
-        raise Refused(Reason.ISOLATION_UNVERIFIED, f"{sentence} {verdict.sentence}".strip())
+        raise Refused.because(Reason.ISOLATION_UNVERIFIED, verdict.sentence)
 
 
 async def _verdict(

@@ -80,10 +80,8 @@ class AttemptPreparer:
     ) -> AllocationRequest:
         """Verify isolation, then write the attempt's files. Repeating it writes them anew. Raises Refused, OSError."""
         launch = self._launches.get(workload.workload_id)
-        if launch is None and workload.kind is Kind.BATCH:
-            raise Refused(Reason.SERVER_GONE, "")
         if launch is None:
-            raise Refused(Reason.SERVER_GONE, Reason.SERVER_GONE.sentence)
+            raise Refused.because(Reason.SERVER_GONE)
         await verify_isolation(backend, profile, launch.transport)
         route = {} if workload.kind is Kind.BATCH else self._route(profile, backend)
         if route and allocation.nodes > 1 and isinstance(backend, RankLauncher):
@@ -150,9 +148,8 @@ class AttemptPreparer:
                 workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
             place_nonce(workspace, allocation.allocation_id, self._issuer.workspace_nonce(allocation.allocation_id))
         except OSError as error:
-            sentence = Reason.WORKSPACE_UNREACHABLE.sentence
             why = f"{workspace} cannot be written here ({error.strerror})."
-            raise Refused(Reason.WORKSPACE_UNREACHABLE, f"{sentence} {why}") from error
+            raise Refused.because(Reason.WORKSPACE_UNREACHABLE, why) from error
 
     def _rank_file(
         self,

@@ -5,6 +5,8 @@ A class's docstring says when it is raised; its message is written once, where i
 
 from __future__ import annotations
 
+from typing import Self
+
 from .reasons import Reason
 
 
@@ -20,20 +22,31 @@ class StateError(ProvisionerError):
     """Our own state on disk cannot be used (corrupt, unwritable, newer than the code). Never taken for empty."""
 
 
-class Refused(ProvisionerError):
-    """Admission or a backend said no. Carries the Reason; nothing durable was written. Not retryable as it stands."""
+class _WithReason(ProvisionerError):
+    """Has a Reason. `detail` is what there is to say beyond the reason's own sentence: what is stored beside it."""
 
-    def __init__(self, reason: Reason, sentence: str) -> None:
+    def __init__(self, reason: Reason, sentence: str, detail: str | None = None) -> None:
+        """`sentence`: all that a person reads. Without `detail` none of it is the reason's own."""
         super().__init__(sentence)
         self.reason = reason
+        self.detail = sentence if detail is None else detail
+
+    @classmethod
+    def because(cls, reason: Reason, detail: str = "") -> Self:
+        """A person reads the reason's own sentence, and what follows on it here."""
+        return cls(reason, f"{reason.sentence} {detail}".strip(), detail)
 
 
-class SessionEnded(ProvisionerError):
+class Refused(_WithReason):
+    """Admission or a backend said no. Nothing durable was written. Not retryable as it stands."""
+
+
+class NotFound(ProvisionerError):
+    """What was named does not exist, or belongs to somebody else: the two look alike to whoever asks."""
+
+
+class SessionEnded(_WithReason):
     """The session ended, or was stopped, before its kernel became ready, or while it was used."""
-
-    def __init__(self, reason: Reason, sentence: str) -> None:
-        super().__init__(sentence)
-        self.reason = reason
 
 
 class CouldNotAsk(ProvisionerError):

@@ -211,12 +211,11 @@ class Executor:
             preparing = self._preparer.prepare(workload, allocation, profile, backend)
             request = await bounded(preparing, _ISOLATION_AND_FILES_DEADLINE_S)
         except Refused as refusal:
-            await self._fail(allocation, refusal.reason, str(refusal))
+            await self._fail(allocation, refusal.reason, refusal.detail)
             return
         except Exception as error:  # an attempt that cannot be prepared ends with a reason; it does not loop
             _log.exception("an attempt could not be prepared")
-            why = f"{Reason.BOOTSTRAP_FAILED.sentence} The attempt could not be prepared: {error}"
-            await self._fail(allocation, Reason.BOOTSTRAP_FAILED, why)
+            await self._fail(allocation, Reason.BOOTSTRAP_FAILED, f"The attempt could not be prepared: {error}")
             return
         begun = await self._store.run(Store.begin_submit, allocation, self._daemon.daemon_id, self._clock())
         if not begun:  # the wish, the driver or the fate changed meanwhile; the next turn reads it
@@ -254,7 +253,7 @@ class Executor:
             await self.perform(again, action)
 
     async def _fail(self, allocation: Allocation, reason: Reason, detail: str, backend_detail: str = "") -> None:
-        ending = Ending(Phase.FAILED, reason, detail.removeprefix(reason.sentence).strip(), None, backend_detail)
+        ending = Ending(Phase.FAILED, reason, detail, None, backend_detail)
         await self._store.run(Store.end, allocation.allocation_id, ending, self._clock())
 
     # -- while it lives --------------------------------------------------------------------------------------------

@@ -118,6 +118,11 @@ def deadline_of(leases: Sequence[Lease]) -> Deadline | None:
     return min(first, max(known, key=lambda end: end.at), key=lambda end: end.at)
 
 
+def ends_of(lease: Lease) -> tuple[Deadline | None, Deadline | None]:
+    """When this kernel's idle clock and its absolute one run out, as far as is known now."""
+    return _idle_end(lease), None if lease.started_at is None else _absolute_end(lease)
+
+
 def decide(leases: Sequence[Lease], now: float) -> Step:
     """What is to be done for one session, whose leases these are."""
     deadline = deadline_of(leases)

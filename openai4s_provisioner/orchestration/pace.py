@@ -87,6 +87,10 @@ class Pace:
         silence = self._silent.get(backend)
         return silence is None or now_s >= silence.not_before
 
+    @property
+    def silent_backends(self) -> tuple[str, ...]:
+        return tuple(sorted(self._silent))
+
     def count(self, **more: int) -> None:
         self.pulse = replace(self.pulse, **{name: getattr(self.pulse, name) + value for name, value in more.items()})
 

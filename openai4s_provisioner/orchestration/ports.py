@@ -46,7 +46,10 @@ class Existing:
 
 @dataclass(frozen=True)
 class Rejected:
-    """A definite no. Nothing exists under this token and nothing will."""
+    """A definite no. Nothing exists under this token and nothing will.
+
+    `sentence`: what a person reads behind the reason's own sentence; do not repeat that one.
+    """
 
     reason: Reason
     sentence: str

@@ -80,17 +80,41 @@ class Readiness:
         missing = self.missing
         return 4 if missing is None else list(Condition).index(missing)
 
+    def counts(self, condition: Condition) -> tuple[int, int]:
+        """How many there are, and how many are needed."""
+        return {
+            Condition.ALLOCATION_GRANTED: (int(self.granted), 1),
+            Condition.WORKER_REGISTERED: (min(self.workers, self.ranks), self.ranks),
+            Condition.WORKSPACE_READY: (min(self.workspaces, self.ranks), self.ranks),
+            Condition.KERNEL_READY: (int(self.kernel), 1),
+        }[condition]
+
+    def sentence_of(self, condition: Condition) -> str:
+        """For a person: what this one condition waits for, or that it holds."""
+        have, want = self.counts(condition)
+        if have >= want:
+            return _HOLDS[condition]
+        waits = {
+            Condition.ALLOCATION_GRANTED: "waiting for the allocation",
+            Condition.WORKER_REGISTERED: f"waiting for the worker, {have} of {want} connected",
+            Condition.WORKSPACE_READY: f"waiting for the workspace, {have} of {want} ready",
+            Condition.KERNEL_READY: "waiting for the kernel to answer",
+        }
+        return waits[condition]
+
     @property
     def sentence(self) -> str:
         """For a person: how many conditions hold, and what is waited for."""
         missing = self.missing
         if missing is None:
             return "4 of 4 conditions: the kernel is ready"
-        waits = {
-            Condition.ALLOCATION_GRANTED: "waiting for the allocation",
-            Condition.WORKER_REGISTERED: f"waiting for the worker, {self.workers} of {self.ranks} connected",
-            Condition.WORKSPACE_READY: f"waiting for the workspace, {self.workspaces} of {self.ranks} ready",
-            Condition.KERNEL_READY: "waiting for the kernel to answer",
-        }
-        told = f"{self.met} of 4 conditions: {waits[missing]}"
+        told = f"{self.met} of 4 conditions: {self.sentence_of(missing)}"
         return f"{told} ({self.detail})" if self.detail else told
+
+
+_HOLDS = {
+    Condition.ALLOCATION_GRANTED: "the allocation is granted",
+    Condition.WORKER_REGISTERED: "every worker is connected",
+    Condition.WORKSPACE_READY: "the workspace is ready",
+    Condition.KERNEL_READY: "the kernel has answered",
+}

@@ -41,6 +41,16 @@ class Reason(enum.StrEnum):
     def sentence(self) -> str:
         return _SENTENCES[self]
 
+    @property
+    def what_happened(self) -> str:
+        """The sentence without its remedy."""
+        return _SENTENCES[self].rpartition(". ")[0] + "."
+
+    @property
+    def remedy(self) -> str:
+        """What to do now, which every sentence ends with."""
+        return _SENTENCES[self].rpartition(". ")[2]
+
 
 _SENTENCES = {
     Reason.AUTHENTICATION_FAILED: (

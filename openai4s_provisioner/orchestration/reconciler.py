@@ -43,7 +43,8 @@ class Trouble:
     not_before: float
 
 
-async def _never(situation: Situation) -> bool:
+async def never(situation: Situation) -> bool:
+    """Nothing is worth another allocation: for a process that holds no kernel."""
     return False
 
 
@@ -57,7 +58,7 @@ class Reconciler:
         executor: Executor,
         changes: ChangeBoard,
         policy: Policy,
-        can_recover: Callable[[Situation], Awaitable[bool]] = _never,
+        can_recover: Callable[[Situation], Awaitable[bool]] = never,
         clock: Callable[[], float] = steady_time,
         adopts: Kind | None = None,
     ) -> None:
@@ -97,6 +98,11 @@ class Reconciler:
     def pulse(self) -> Pulse:
         """Counters of what the loop has done, and its last error."""
         return self._pace.pulse
+
+    @property
+    def silent_backends(self) -> tuple[str, ...]:
+        """Those that did not answer the last question."""
+        return self._pace.silent_backends
 
     @property
     def period_s(self) -> float:

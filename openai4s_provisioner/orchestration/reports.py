@@ -238,7 +238,6 @@ class WorkerReports:
             exited_at=self._clock(),
         )
         await self._store.run(Store.kernel_exited, ended)
-        self._sessions.note_exit(ended)
         # The first kernel of an allocation that never came up leaves nothing worth holding. Later on the allocation
         # stays: the person may start the kernel again in it.
         if launch.ready_at is None and allocation.phase is not Phase.ACTIVE and await self._is_alone(launch):

@@ -69,7 +69,6 @@ class SessionService:
         self._poke = poke
         self._clock = clock
         self._allocation_of: dict[str, str] = {}  # launch id -> allocation id, for signals
-        self._exits: dict[str, KernelExit] = {}
         self.when_output_lost: Callable[[OutputLoss], None] = lambda loss: None  # for whoever tells a person
 
     # -- wishes ----------------------------------------------------------------------------------------------------
@@ -232,16 +231,6 @@ class SessionService:
             workload = now.workload
         return workload
 
-    def kernel_exit(self, launch_id: str) -> KernelExit | None:
-        """How a kernel ended, from memory; None while nobody has reported its end."""
-        return self._exits.get(launch_id)
-
-    def note_exit(self, ended: KernelExit) -> None:
-        """For the worker's reports."""
-        self._exits[ended.launch_id] = ended
-        while len(self._exits) > 1000:
-            del self._exits[next(iter(self._exits))]
-
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _send(self, launch_id: str, message: dict[str, Any]) -> bool:
@@ -260,7 +249,7 @@ def _stop_kernel(launch_id: str, grace_s: float) -> dict[str, Any]:
 def ended_error(workload: Workload) -> SessionEnded:
     """Why a session is over, or about to be, in words for a person."""
     reason = workload.reason or Reason.USER_CANCELLED
-    return SessionEnded(reason, f"{reason.sentence} {workload.reason_detail}".strip())
+    return SessionEnded.because(reason, workload.reason_detail)
 
 
 def _check_alive(now: Situation, launch_id: str) -> str:
@@ -271,8 +260,7 @@ def _check_alive(now: Situation, launch_id: str) -> str:
     if launch is None:
         raise SessionEnded(Reason.USER_CANCELLED, "Another start of this kernel has taken its place.")
     if launch.exit is not None:
-        reason = Reason.KERNEL_START_FAILED
-        raise SessionEnded(reason, f"{reason.sentence} {exit_detail(launch.exit)}")
+        raise SessionEnded.because(Reason.KERNEL_START_FAILED, exit_detail(launch.exit))
     return launch.kernel_id
 
 

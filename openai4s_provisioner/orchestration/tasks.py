@@ -76,7 +76,7 @@ class TaskDesk:
         if workload is None:
             raise Refused(Reason.INVALID_SPEC, "There is no such session.")
         if workload.owner != actor:
-            raise Refused(Reason.AUTHORIZATION_DENIED, Reason.AUTHORIZATION_DENIED.sentence)
+            raise Refused.because(Reason.AUTHORIZATION_DENIED)
         profile = self._config.profiles.get(workload.profile)
         backend = None if profile is None else self._backends.get(profile.backend)
         if profile is None or not isinstance(backend, TaskRunner):
@@ -93,5 +93,5 @@ class TaskDesk:
                 "Leave out --ranks all.",
             )
         if not await is_driven(self._store, workload_id, self._clock()):
-            raise Refused(Reason.SERVER_GONE, Reason.SERVER_GONE.sentence)
+            raise Refused.because(Reason.SERVER_GONE)
         return profile.nodes

@@ -10,9 +10,10 @@ import os
 import shutil
 from collections.abc import Sequence
 
+from .covers import CoveredPlace
 from .errors import SandboxUnavailable
 from .host import Host
-from .layout import Kind, Mount, plan
+from .layout import Kind, Mount, covered_places, plan
 from .spec import NETWORK_PRIVATE, SandboxSpec
 
 INSTALL_REMEDY = (
@@ -65,6 +66,10 @@ class Bubblewrap:
             name, _, value = spec.env_marker.partition("=")
             options += ["--setenv", name, value]
         return [self.path, *options, "--", *argv]
+
+    def covered(self, spec: SandboxSpec) -> list[CoveredPlace]:
+        """See `Sandbox.covered`."""
+        return covered_places(spec, self._host or Host())
 
 
 def _option(mount: Mount) -> list[str]:

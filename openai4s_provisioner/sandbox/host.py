@@ -85,6 +85,12 @@ class Host:
         return self._mounts
 
 
+def mount_points(mountinfo: str) -> set[str]:
+    """Every place where something is mounted. Raises OSError."""
+    with open(mountinfo, encoding="utf-8", errors="surrogateescape") as lines:
+        return {_mount(line)[2] for line in lines}
+
+
 def _mount(line: str) -> tuple[str, str, str]:
     fields = line.split(" ")
     return fields[2], _plain(fields[3]), _plain(fields[4])

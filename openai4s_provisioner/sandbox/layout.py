@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .covers import Cover, CoveredPlace
 from .errors import MaskUncovered
 from .host import Host, is_within, rebase
 from .seam import COMMANDS_INSIDE, PROGRAM_INSIDE, SHARED_INSIDE
@@ -51,7 +52,7 @@ class Kind(enum.Enum):
 class Mount:
     kind: Kind
     dest: str
-    source: str = ""  # the symlink's target for SYMLINK
+    source: str = ""  # the symlink's target for SYMLINK, what is hidden for HIDDEN_*
     ours: bool = False  # put there by us, so it may come from a masked folder
 
 
@@ -63,6 +64,13 @@ def plan(spec: SandboxSpec, host: Host) -> list[Mount]:
     inner = [mount for mount in [*binds, *covers] if mount.kind is not Kind.READ_WRITE]
     mounts = _distinct([*_scaffold(spec), *binds, *covers, *_pins(inner, binds, covers, host)])
     return sorted(mounts, key=lambda mount: mount.dest.count("/") if mount.dest != "/" else 0)
+
+
+def covered_places(spec: SandboxSpec, host: Host) -> list[CoveredPlace]:
+    """What of a plan is lost when its object is replaced outside: the masks, and what is protected."""
+    covers = _covers(spec, host, _distinct([*_system(host), *_session(spec, host)]))
+    kinds = {Kind.READ_ONLY: Cover.READ_ONLY}
+    return [CoveredPlace(each.dest, each.source, kinds.get(each.kind, Cover.HIDDEN)) for each in covers]
 
 
 def _scaffold(spec: SandboxSpec) -> list[Mount]:
@@ -168,7 +176,7 @@ def _covers(spec: SandboxSpec, host: Host, binds: list[Mount]) -> list[Mount]:
     masks = [(place, bind, name) for name in _names(spec.masked, host) for place, bind in _places(name, binds)]
     folders = [place for place, _, name in masks if host.kind(name) == "folder"]
     covers = [
-        Mount(Kind.HIDDEN_FOLDER if host.kind(name) == "folder" else Kind.HIDDEN_FILE, place)
+        Mount(Kind.HIDDEN_FOLDER if host.kind(name) == "folder" else Kind.HIDDEN_FILE, place, name)
         for place, bind, name in masks
         if not _is_hidden(place, bind, folders)
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from .covers import CoveredPlace
 from .errors import SandboxUnavailable as SandboxUnavailable
 from .spec import SandboxSpec
 
@@ -24,6 +25,9 @@ class Sandbox(Protocol):
         Raises MaskUncovered when the spec would show what it masks.
         """
 
+    def covered(self, spec: SandboxSpec) -> list[CoveredPlace]:
+        """What `wrap` hides or protects, and may come to lie bare when it is replaced outside."""
+
 
 class NoSandbox:
     """Where there is none: whatever is to be confined is refused, with the remedy."""
@@ -33,3 +37,6 @@ class NoSandbox:
 
     def wrap(self, spec: SandboxSpec, argv: Sequence[str], *, keep_fds: Sequence[int] = ()) -> list[str]:
         raise SandboxUnavailable(self._sentence)
+
+    def covered(self, spec: SandboxSpec) -> list[CoveredPlace]:
+        return []

@@ -24,18 +24,28 @@ from dataclasses import asdict, replace
 from typing import Any, Callable
 
 from ..sandbox.attacks import run_attacks
+from ..sandbox.covers import CoveredPlace
 from ..sandbox.errors import SandboxError
 from ..sandbox.probe import ProbeResult, ProvingGround, as_report, judge
 from ..sandbox.remedies import remedy
 from ..sandbox.seam import PROGRAM_INSIDE, Sandbox
 from ..sandbox.spec import NETWORK_PRIVATE, SandboxSpec
 from ..transport.loop import Loop, Timer
+from .cover_watch import CoverWatch
 from .inner import CHANNELS, is_tcp_only
-from .launch_spec import spec_for_launch
+from .launch_spec import inner_request, spec_for_launch
 from .listener import listener_pid
 from .output import KernelOutput, Output
 from .pipe_writer import PipeWriter
-from .process_tree import Process, children_of, descends_from, find_by_namespace_pid, is_same, read_process, signal_tree
+from .process_tree import (
+    Process,
+    children_of,
+    descends_from,
+    end_of,
+    find_by_namespace_pid,
+    lives,
+    signal_tree,
+)
 from .workspace_proof import check_folder
 
 SOCKET_PATH_BYTES = 107  # what the system takes for a unix socket's path
@@ -89,6 +99,7 @@ class ConfinedKernel:
         self._init: Process | None = None  # the first process of the sandbox's pid namespace
         self._mapped_pid: int | None = None
         self._socket_pid: int | None = None
+        self._covers: CoverWatch | None = None
         self._is_over = False
         self._timers: list[Timer] = []
 
@@ -201,18 +212,8 @@ class ConfinedKernel:
             theirs.close()
         self._reports, self._output_fd = ours, output_read
         self._listen()
-        PipeWriter(self._loop, request_write, self._request(target.to_json())).send()
-
-    def _request(self, target: dict[str, Any]) -> bytes:
-        request = {
-            "target": target,
-            "workspace": dict(self._workspace),
-            "rank": self._rank,
-            "launch": None if self._launch is None else dict(self._launch),
-            "home": self._spec.home,
-            "env_marker": self._spec.env_marker,
-        }
-        return json.dumps(request).encode()
+        request = inner_request(self._spec, self._launch, self._workspace, self._rank, target.to_json())
+        PipeWriter(self._loop, request_write, request).send()
 
     def _listen(self) -> None:
         if self._reports is None:
@@ -277,8 +278,19 @@ class ConfinedKernel:
         result = judge(self._bites, dict(message["reached"]))
         if result.verified:
             self._emit("isolation", ok=True, sentence="", attacks=as_report(result))
+            self._watch_covers()
         else:
             self._refuse(result)
+
+    def _watch_covers(self) -> None:
+        if self._init is not None and self._process is not None:
+            places = self._sandbox.covered(self._spec)
+            self._covers = CoverWatch(self._loop, places, self._init.pid, self._process.pid, self._laid_bare)
+            self._covers.start()
+
+    def _laid_bare(self, bare: CoveredPlace) -> None:
+        why = f"{bare.place} was replaced while the session ran, and could not be made {bare.cover.value} again"
+        self._refuse(ProbeResult(False, why))
 
     def _workspace_tried(self, message: dict[str, Any]) -> None:
         fields = ("ok", "code", "detail", "nonce", "answer_name")
@@ -315,7 +327,7 @@ class ConfinedKernel:
         self._let_go()
         if self._process is None or self._process.poll() is not None:
             return
-        if self._init is not None and is_same(read_process(self._init.pid), self._init):
+        if self._init is not None and lives(self._init):
             os.kill(self._init.pid, signal.SIGKILL)
         else:
             self._process.kill()
@@ -338,7 +350,7 @@ class ConfinedKernel:
     def _is_gone(self, process: subprocess.Popen[bytes]) -> bool:
         if process.poll() is None:
             return False
-        return self._init is None or not is_same(read_process(self._init.pid), self._init)
+        return self._init is None or not lives(self._init)
 
     def _wait_for_end(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + _REAP_AT_MOST_S
@@ -354,20 +366,13 @@ class ConfinedKernel:
         while self._output_fd >= 0 and self._read_output():
             pass
         tail = self._output.tail() if self._output is not None else why
-        ended = self._exit or self._end_of_sandbox()
+        ended = self._exit or end_of(self._process)
         if self._ground is not None:
             self._close_ground()
             if ended["signal"] is None:  # it ended by itself before it could say whether it is a sandbox at all
                 self._emit("isolation", ok=False, sentence=remedy(tail.rpartition("\n")[2]), attacks={})
         self._close_descriptors()
         self._emit("kernel_exited", **ended, tail=tail)
-
-    def _end_of_sandbox(self) -> dict[str, Any]:
-        code = self._process.returncode if self._process is not None else None
-        if code is None:
-            return {"exit_code": None, "signal": None}
-        number = -code if code < 0 else code - 128
-        return {"exit_code": None, "signal": number} if number > 0 else {"exit_code": code, "signal": None}
 
     def _emit(self, kind: str, **fields: Any) -> None:
         message = {"type": kind, **fields}
@@ -381,6 +386,8 @@ class ConfinedKernel:
             self._ground = None
 
     def _close_descriptors(self) -> None:
+        if self._covers is not None:
+            self._covers.close()
         if self._reports is not None:
             self._loop.unwatch(self._reports.fileno())
             self._reports.close()

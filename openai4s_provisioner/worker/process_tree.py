@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 from typing import NamedTuple
 
 
@@ -101,6 +102,17 @@ def children_of(pid: int) -> list[Process]:
     return [process for process in read_all().values() if process.parent == pid]
 
 
+def descendants_of(pid: int) -> list[Process]:
+    processes = list(read_all().values())
+    found, waiting = [], [pid]
+    while waiting:
+        parent = waiting.pop()
+        children = [process for process in processes if process.parent == parent]
+        found += children
+        waiting += [child.pid for child in children]
+    return found
+
+
 def descends_from(pid: int, ancestor: int) -> bool:
     processes = read_all()
     while pid in processes:
@@ -134,6 +146,20 @@ def _namespace_pid(pid: int, proc: str = "/proc") -> int | None:
     return int(numbers[0][-1]) if numbers and len(numbers[0]) > 1 else None
 
 
+def lives(known: Process) -> bool:
+    """Whether that very process has not ended."""
+    return is_same(read_process(known.pid), known)
+
+
 def is_same(found: Process | None, known: Process) -> bool:
     """A pid is reused; the time of its start is not."""
     return found is not None and found.started == known.started
+
+
+def end_of(process: subprocess.Popen[bytes] | None) -> dict[str, int | None]:
+    """How a sandbox ended that could report nothing itself: a shell's code above 128 stands for a signal."""
+    code = process.returncode if process is not None else None
+    if code is None:
+        return {"exit_code": None, "signal": None}
+    number = -code if code < 0 else code - 128
+    return {"exit_code": None, "signal": number} if number > 0 else {"exit_code": code, "signal": None}

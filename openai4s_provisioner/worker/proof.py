@@ -19,8 +19,8 @@ from ..sandbox.bubblewrap import Bubblewrap
 from ..sandbox.errors import SandboxError
 from ..sandbox.probe import ProbeResult, prove
 from ..sandbox.spec import SandboxSpec
-from .batch import write_record
 from .exit_codes import ExitCode
+from .record import write_record
 
 REQUEST, VERDICT = "proof.json", "verdict.json"
 _USAGE = "usage: proof FOLDER --rank N\n"

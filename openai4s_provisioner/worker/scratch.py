@@ -10,7 +10,7 @@ import hashlib
 import os
 import tempfile
 
-from ..transport.private_folder import PrivateFolder, private_path
+from ..transport.locked_folder import PrivateFolder, private_path
 
 _LONGEST_PARENT_BYTES = 40
 

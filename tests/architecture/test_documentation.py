@@ -8,7 +8,7 @@ from dataclasses import fields
 
 import pytest
 
-from checks.parts import phase_diagram
+from checks.parts import example_listing, phase_diagram
 from openai4s_provisioner.orchestration.config import Limits, Policy
 from openai4s_provisioner.orchestration.models import LeasePolicy, ResourceProfile
 
@@ -41,3 +41,10 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 def test_the_picture_of_the_phases_is_drawn_from_the_table() -> None:
     assert phase_diagram.found() == phase_diagram.drawn(), "run: python -m checks.parts.phase_diagram"
+
+
+def test_the_example_backend_that_is_shown_is_the_one_that_is_tested() -> None:
+    page = example_listing.PAGE.read_text(encoding="utf-8")
+    assert page == example_listing.written(page), "run: python -m checks.parts.example_listing"
+    files = {str(path.relative_to(example_listing.EXAMPLE)) for path in example_listing.EXAMPLE.rglob("*.*")}
+    assert set(example_listing.listed(page)) == {file for file in files if "__pycache__" not in file}

@@ -16,8 +16,9 @@ from .tree import BACKENDS, CORE, REPOSITORY
 SEARCHED = (CORE, REPOSITORY / "tests", REPOSITORY / "checks", REPOSITORY / "demo", REPOSITORY / "labextension")
 PYTHONS_OWN = re.compile(r"\.r?partition\(")  # a method of every text, and no word of anybody's
 READ = {".py", ".pyi", ".sql", ".yaml", ".json", ".ipynb", ".ts", ".tsx", ".css", ".toml", ".txt"}
-SKIPPED_FOLDERS = {"node_modules", "lib", "__pycache__"}
-WORD_LISTS = sorted(BACKENDS.glob("*/vocabulary.txt"))
+SKIPPED_FOLDERS = {"node_modules", "lib", "dist", ".yarn", "__pycache__"}
+EXAMPLES = REPOSITORY / "docs" / "example_backend"
+WORD_LISTS = sorted([*BACKENDS.glob("*/vocabulary.txt"), *EXAMPLES.glob("*/vocabulary.txt")])
 
 
 def words_of(vocabulary: Path) -> list[str]:
@@ -43,7 +44,9 @@ def searched_files() -> list[Path]:
 
 
 def test_every_backend_lists_its_words() -> None:
-    packages = {folder for folder in BACKENDS.iterdir() if (folder / "__init__.py").is_file()}
+    packages = {
+        folder for root in (BACKENDS, EXAMPLES) for folder in root.iterdir() if (folder / "__init__.py").is_file()
+    }
     assert packages
     assert {folder / "vocabulary.txt" for folder in packages} == set(WORD_LISTS)
 

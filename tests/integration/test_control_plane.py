@@ -323,9 +323,10 @@ def test_a_kernel_that_dies_later_leaves_the_allocation_and_its_exit_can_be_read
         opened = await lab.active_session("k1")
         exited = {"type": "kernel_exited", "launch_id": opened.launch_id, "exit_code": None, "signal": 9, "tail": "x"}
         await lab.report(opened, exited)
-        ended = lab.sessions.kernel_exit(opened.launch_id)
-        assert ended is not None
-        assert (ended.signal, ended.exit_code) == (9, None)
+        launch = (await lab.situation(opened)).launch("k1")
+        assert launch is not None
+        assert launch.exit is not None
+        assert (launch.exit.signal, launch.exit.exit_code) == (9, None)
         await lab.turns()
         assert (await lab.situation(opened)).allocation.phase is Phase.ACTIVE
         assert (await lab.sessions.readiness(opened.workload_id)).missing is Condition.KERNEL_READY

@@ -7,7 +7,6 @@ import sys
 
 from openai4s_backend_local import shim
 from openai4s_backend_local.receipts import Claim, Receipts
-
 from openai4s_provisioner.orchestration.ports import AllocationRequest
 from openai4s_provisioner.testing.backend_lab import BackendLab
 

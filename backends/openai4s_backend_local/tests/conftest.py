@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from openai4s_backend_local import shim
 
+from openai4s_backend_local import shim
 from openai4s_provisioner.orchestration.models import ResourceProfile
 from openai4s_provisioner.testing.backend_lab import BackendLab
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from openai4s_backend_local import shim
 from openai4s_backend_local.backend import LocalBackend
-
 from openai4s_provisioner.orchestration.models import ExternalHandle
 from openai4s_provisioner.orchestration.ports import (
     AllocationBackend,

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
 from openai4s_backend_local import process_tree, shim
 from openai4s_backend_local.process_tree import Life, Standing
 from openai4s_backend_local.receipts import Receipts, Started
-
 from openai4s_provisioner.orchestration.errors import CouldNotAsk, Refused
 from openai4s_provisioner.orchestration.models import ExternalHandle
 from openai4s_provisioner.orchestration.ports import (

@@ -9,10 +9,10 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from openai4s_backend_local import create_backend
 from openai4s_backend_local.isolation import NEEDS_LINUX, IsolationProof
 from openai4s_backend_local.probe import SandboxProbe
-
 from openai4s_provisioner.orchestration.models import ResourceProfile
 from openai4s_provisioner.orchestration.ports import IsolationVerdict, SessionIsolationProvider
 

@@ -15,9 +15,9 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from openai4s_backend_local import launch, shim
 from openai4s_backend_local.receipts import Receipts
-
 from openai4s_provisioner.orchestration.errors import CouldNotAsk
 from openai4s_provisioner.orchestration.models import ExternalHandle
 from openai4s_provisioner.orchestration.ports import (

@@ -8,8 +8,8 @@ import os
 import time
 
 import pytest
-from openai4s_backend_local import create_backend
 
+from openai4s_backend_local import create_backend
 from openai4s_provisioner.orchestration.errors import ConfigError
 from openai4s_provisioner.orchestration.models import ResourceProfile
 from openai4s_provisioner.orchestration.ports import AllocationBackend, Created, Rejected

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
 from openai4s_backend_local import outcome, shim
 from openai4s_backend_local.process_tree import Life, Standing
 from openai4s_backend_local.receipts import Ended, Exit, Receipt, Started
-
 from openai4s_provisioner.orchestration.ports import Observed
 from openai4s_provisioner.orchestration.reasons import Reason
 from openai4s_provisioner.worker.exit_codes import ExitCode

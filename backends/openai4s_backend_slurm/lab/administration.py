@@ -29,7 +29,12 @@ class Administration:
         self.command("scontrol", "update", f"NodeName={node}", "State=DOWN", f"Reason={reason}")
 
     def node_resume(self, node: str) -> None:
-        self.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        """Back into service. It may have come back by itself: its daemon registers again, and then this is refused."""
+        try:
+            self.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        except LabError:
+            if node in self._out_of_service():
+                raise
 
     def end_time(self, job: str, in_s: float = 1.0) -> None:
         """Let a job's time run out: Slurm looks at that every 30 seconds."""

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from openai4s_backend_slurm.lab import Account, Cluster, Shape, missing_packages
 
+from openai4s_backend_slurm.lab import Account, Cluster, Shape, missing_packages
 from openai4s_provisioner.orchestration.models import ResourceProfile
 from openai4s_provisioner.testing.backend_lab import BackendLab
 

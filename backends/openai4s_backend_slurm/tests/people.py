@@ -19,9 +19,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from openai4s_backend_slurm.lab import Cluster
-
 from checks.parts.place import REPOSITORY, make_place
+from openai4s_backend_slurm.lab import Cluster
 
 _PERSON = Path(__file__).with_name("person.py")
 PROFILE = """

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from openai4s_backend_slurm.lab import Cluster
 
 from .people import Person, PersonError

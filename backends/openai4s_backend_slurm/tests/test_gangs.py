@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+
 from openai4s_backend_slurm.lab import Cluster
 
 from .people import Person

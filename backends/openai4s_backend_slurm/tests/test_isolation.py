@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from openai4s_backend_slurm.backend import SlurmBackend
 
+from openai4s_backend_slurm.backend import SlurmBackend
 from openai4s_provisioner.orchestration.ports import IsolationVerdict
 from openai4s_provisioner.testing.backend_lab import BackendLab
 

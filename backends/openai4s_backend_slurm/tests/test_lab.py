@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from openai4s_backend_slurm.lab import Account, Cluster, Shape, leftovers
 from openai4s_backend_slurm.lab.cluster import end, layout_of
 from openai4s_backend_slurm.lab.errors import LabError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+
 from openai4s_backend_slurm import parse, states
 from openai4s_backend_slurm.parse import JobName
 from openai4s_backend_slurm.states import Exit

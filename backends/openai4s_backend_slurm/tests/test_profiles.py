@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai4s_backend_slurm.profiles import MemoryStyle, SlurmProfile, read_options, read_profile
 
+from openai4s_backend_slurm.profiles import MemoryStyle, SlurmProfile, read_options, read_profile
 from openai4s_provisioner.orchestration.config import parse_config
 from openai4s_provisioner.orchestration.errors import ConfigError
 from openai4s_provisioner.orchestration.models import ResourceProfile

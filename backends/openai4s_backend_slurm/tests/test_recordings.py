@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from openai4s_backend_slurm import parse
 from openai4s_backend_slurm.script import token_of
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+
 from openai4s_backend_slurm import script
 from openai4s_backend_slurm.profiles import MemoryStyle, SlurmProfile
 from openai4s_backend_slurm.script import Job
-
 from openai4s_provisioner.orchestration.models import ResourceProfile
 
 SMALL = Job(

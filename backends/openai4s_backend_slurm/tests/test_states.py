@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from openai4s_backend_slurm import states
 from openai4s_backend_slurm.states import Exit
-
 from openai4s_provisioner.orchestration.ports import Observed
 from openai4s_provisioner.orchestration.reasons import Reason
 

@@ -1,6 +1,6 @@
 """The durable store: SQLite behind named statements, on a thread of its own."""
 
-from . import batches, drivers, epochs, leases, schedule, tasks
+from . import batches, drivers, epochs, leases, overview, schedule, tasks
 from .entries import Ending, NewBatch, NewEpoch, NewSession, Queued
 from .rows import DaemonRow, EventRow, LaunchRow, Situation
 from .store import Store
@@ -22,6 +22,7 @@ __all__ = [
     "drivers",
     "epochs",
     "leases",
+    "overview",
     "schedule",
     "tasks",
 ]

@@ -28,6 +28,7 @@ __all__ = [
     "decide",
     "held_kernels",
     "keep",
+    "of_workload",
     "running",
     "sweep",
 ]
@@ -51,7 +52,7 @@ def running(store: Store, daemon_id: str) -> list[list[Lease]]:
 def sweep(store: Store, workload_id: str, now: float) -> Step:
     """Decide and write in one commit: the announced end, or the wish to stop. What was done."""
     with store.db.transaction():
-        step = decide(_of(store, workload_id), now)
+        step = decide(of_workload(store, workload_id), now)
         if isinstance(step, Hold):
             return step
         warned_for = None if isinstance(step, TakeBack) else step.deadline.at
@@ -85,7 +86,7 @@ def keep(store: Store, kernel_id: str, actor: str, now: float) -> Kept:
             reason = workload.reason or Reason.USER_CANCELLED
             raise SessionEnded(reason, f"It is too late to keep the kernel {kernel_id}: {reason.sentence}")
         store.note(workload.workload_id, "kept", actor, None, kernel_id, now)
-        return Kept(kernel_id, workload.workload_id, deadline_of(_of(store, workload.workload_id)))
+        return Kept(kernel_id, workload.workload_id, deadline_of(of_workload(store, workload.workload_id)))
 
 
 def held_kernels(store: Store) -> list[str]:
@@ -93,7 +94,7 @@ def held_kernels(store: Store) -> list[str]:
     return [row["kernel_id"] for row in store.db.rows("held_kernels")]
 
 
-def _of(store: Store, workload_id: str) -> list[Lease]:
+def of_workload(store: Store, workload_id: str) -> list[Lease]:
     return _leases_from(store.db.rows("leases_of", workload_id=workload_id))
 
 

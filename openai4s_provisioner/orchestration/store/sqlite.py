@@ -51,7 +51,8 @@ def load_migrations() -> dict[int, str]:
 
 
 SCHEMA = _resource("schema.sql")
-QUERIES = load_queries(_resource("queries.sql") + _resource("batches.sql") + _resource("tasks.sql"))
+_FILES = ("queries.sql", "batches.sql", "tasks.sql", "overview.sql")
+QUERIES = load_queries("".join(map(_resource, _FILES)))
 MIGRATIONS = load_migrations()
 VERSION = len(MIGRATIONS)
 

@@ -56,7 +56,7 @@ class Store:
         """
         with self.db.transaction():
             if self.active_sessions(new.owner) >= new.max_sessions:
-                raise Refused(Reason.QUOTA_EXCEEDED, Reason.QUOTA_EXCEEDED.sentence)
+                raise Refused.because(Reason.QUOTA_EXCEEDED)
             if self.workload_of_kernel(new.kernel_id) is not None:
                 raise Refused(
                     Reason.INVALID_SPEC, "This kernel already holds a session. Restart it, or shut it down first."
@@ -97,7 +97,7 @@ class Store:
             workload = situation.workload
             if workload.phase.is_terminal or workload.desired is Desired.STOPPED:
                 reason = workload.reason or Reason.USER_CANCELLED
-                raise SessionEnded(reason, f"{reason.sentence} {workload.reason_detail}".strip())
+                raise SessionEnded.because(reason, workload.reason_detail)
             held = {binding.kernel_id for binding in situation.bindings if binding.released_at is None}
             if kernel_id in held:
                 self.db.write(

@@ -16,6 +16,7 @@ import pytest
 from openai4s_provisioner.orchestration.bundle import write_worker_zipapp
 from openai4s_provisioner.sandbox.attacks import ATTACKS, Target, run_attacks
 from openai4s_provisioner.sandbox.bubblewrap import Bubblewrap
+from openai4s_provisioner.sandbox.covers import CoveredPlace
 from openai4s_provisioner.sandbox.decoy import Decoy
 from openai4s_provisioner.sandbox.home import prepare_real_home, prepare_session_home
 from openai4s_provisioner.sandbox.interpreter import interpreter_prefixes
@@ -90,6 +91,9 @@ class SandboxWithAHole:
         end = words.index("--")
         return [*self._change(words[:end]), *words[end:]]
 
+    def covered(self, spec: SandboxSpec) -> list[CoveredPlace]:
+        return []
+
 
 def without(*option: str) -> Callable[[list[str]], list[str]]:
     def change(words: list[str]) -> list[str]:
@@ -151,6 +155,9 @@ class NoWalls:
 
     def wrap(self, spec: SandboxSpec, argv: Any, *, keep_fds: Any = ()) -> list[str]:
         return [str(self._program) if word == "/run/openai4s-program" else word for word in argv]
+
+    def covered(self, spec: SandboxSpec) -> list[CoveredPlace]:
+        return []
 
 
 def test_without_any_wall_every_attack_gets_through(run_probe: Prove, program: Path) -> None:

@@ -20,7 +20,9 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 
 from openai4s_provisioner.sandbox import bubblewrap
+from openai4s_provisioner.sandbox.covers import CoveredPlace
 from openai4s_provisioner.sandbox.probe import ProvingGround
+from openai4s_provisioner.sandbox.spec import SandboxSpec
 from openai4s_provisioner.worker.inner import CHANNELS
 
 _NEVER_DIES_WITH_PARENT = tuple(option for option in bubblewrap._NAMESPACES if option != "--die-with-parent")
@@ -325,10 +327,16 @@ class SandboxThatConfinesNothing:
     def wrap(self, spec: Any, argv: Any, *, keep_fds: Any = ()) -> list[str]:
         return [str(self._program) if word.startswith("/run/openai4s") else word for word in argv]
 
+    def covered(self, spec: SandboxSpec) -> list[CoveredPlace]:
+        return []
+
 
 class SandboxThatEndsAtOnce:
     def wrap(self, spec: Any, argv: Any, *, keep_fds: Any = ()) -> list[str]:
         return ["/bin/sh", "-c", "echo 'bwrap: setting up uid map: Permission denied' >&2; exit 1"]
+
+    def covered(self, spec: SandboxSpec) -> list[CoveredPlace]:
+        return []
 
 
 @pytest.mark.parametrize("kind", ["confines nothing", "ends at once"])

@@ -16,21 +16,20 @@ from ..orchestration.errors import Refused
 from ..orchestration.reasons import Reason
 from ..orchestration.store import Store, leases
 from ..orchestration.store.sqlite import FILE_NAME
-from .settings import OpenAI4S
+from .cli_settings import add_settings, settings_of
 
 ALL = "all"
 
 
-def add_keep(commands: Any) -> None:
-    """Add the command to a parser's commands."""
+def add_commands(commands: Any) -> None:
     keep = commands.add_parser("keep", help="keep an idle session: its idle time begins anew")
     keep.add_argument("kernel", metavar="KERNEL_ID|all", help="a kernel as Jupyter names it, or all of yours")
-    keep.add_argument("--state-dir", default="", help="folder of the state, if not the default one")
+    add_settings(keep)
     keep.set_defaults(run=_keep)
 
 
 def _keep(arguments: argparse.Namespace) -> int:
-    settings = OpenAI4S(state_dir=arguments.state_dir).frozen()
+    settings = settings_of(arguments)
     if not (settings.state_dir / FILE_NAME).exists():
         raise Refused(Reason.INVALID_SPEC, f"There is no session to keep: {settings.state_dir} holds no state.")
     with contextlib.closing(Store(settings.state_dir)) as store:

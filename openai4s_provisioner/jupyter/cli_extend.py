@@ -16,17 +16,17 @@ from ..orchestration.reasons import Reason
 from ..orchestration.store.sqlite import FILE_NAME
 from ..orchestration.tasks import TaskDesk
 from ..parts import AdmissionParts
-from .cli_batch import run_here, settings_of
+from .cli_settings import add_settings, run_here, settings_of
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def add_extend(commands: Any) -> None:
+def add_commands(commands: Any) -> None:
     """Add the command to a parser's commands."""
     extend = commands.add_parser("extend", help="let a session run longer than its time limit, where that is allowed")
     extend.add_argument("kernel", metavar="KERNEL", help="the kernel's id or its beginning, or its notebook")
     extend.add_argument("--by", required=True, type=duration_s, metavar="TIME", help="how much longer: 90s, 30m, 1h")
-    extend.add_argument("--cluster-toml", default="", help="path of cluster.toml, if not found by itself")
+    add_settings(extend)
     extend.set_defaults(run=_extend)
 
 

@@ -1,0 +1,106 @@
+"""The local backend behind a queue: an allocation waits until a file says that there is room.
+
+Lives in a server's process like a stranger's backend: found by the entry point that `conftest.py` writes down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from openai4s_backend_local import create_backend as create_local
+from openai4s_provisioner.orchestration.models import ExternalHandle, ResourceProfile
+from openai4s_provisioner.orchestration.ports import (
+    AllocationRequest,
+    Created,
+    Diagnostics,
+    Existing,
+    IsolationVerdict,
+    Observation,
+    Observed,
+    SubmitResult,
+)
+
+NAME = "queue"
+WAITING = "waiting for a machine"
+
+
+class LocalBackendWithAQueue:
+    name = NAME
+    runs_here = True
+
+    def __init__(self, local: Any, room: Path, submissions: Path) -> None:
+        self._local = local
+        self._room = room
+        self._submissions = submissions
+        self._queued: dict[str, AllocationRequest] = {}
+        self._left: set[str] = set()
+
+    def check_profile(self, profile: ResourceProfile) -> None:
+        self._local.check_profile(profile)
+
+    def check_task(self, profile: ResourceProfile) -> None:
+        self._local.check_task(profile)
+
+    async def submit(self, request: AllocationRequest) -> SubmitResult:
+        handle = ExternalHandle(NAME, request.token)
+        if request.token in self._queued:
+            return Existing(handle)
+        profile = request.profile
+        with self._submissions.open("a") as file:
+            file.write(f"{request.token} cpus={profile.cpus} memory_mb={profile.memory_mb} gpus={profile.gpus} ")
+            file.write(f"walltime_s={profile.walltime_s}\n")
+        self._queued[request.token] = request
+        return Created(handle)
+
+    async def observe(self, handles: Sequence[ExternalHandle]) -> Mapping[ExternalHandle, Observation]:
+        seen = {}
+        for handle in handles:
+            request = self._queued.get(handle.value)
+            if handle.value in self._left:
+                seen[handle] = Observation(Observed.CANCELLED)
+            elif request is not None and not self._room.exists():
+                seen[handle] = Observation(Observed.PENDING, waiting=WAITING, backend_detail="(no room)")
+            else:
+                if request is not None:
+                    await self._local.submit(self._queued.pop(handle.value))
+                local = ExternalHandle("local", handle.value)
+                seen[handle] = (await self._local.observe([local]))[local]
+        return seen
+
+    async def cancel(self, handle: ExternalHandle) -> None:
+        if self._queued.pop(handle.value, None) is not None:
+            self._left.add(handle.value)
+        elif handle.value not in self._left:
+            await self._local.cancel(ExternalHandle("local", handle.value))
+
+    async def find_by_token(self, token: str) -> ExternalHandle | None:
+        if token in self._queued or token in self._left:
+            return ExternalHandle(NAME, token)
+        found = await self._local.find_by_token(token)
+        return None if found is None else ExternalHandle(NAME, token)
+
+    async def diagnostics(self, handle: ExternalHandle) -> Diagnostics:
+        diagnostics: Diagnostics = await self._local.diagnostics(ExternalHandle("local", handle.value))
+        return diagnostics
+
+    async def acknowledge_terminal(self, handle: ExternalHandle) -> None:
+        await self._local.acknowledge_terminal(ExternalHandle("local", handle.value))
+
+    async def isolates_session_credentials(
+        self, profile: ResourceProfile, private_network: bool = False
+    ) -> IsolationVerdict:
+        verdict: IsolationVerdict = await self._local.isolates_session_credentials(profile, private_network)
+        return verdict
+
+    async def close(self) -> None:
+        await self._local.close()
+        await asyncio.sleep(0)
+
+
+def create_backend(*, state_dir: Path, exchange_dir: Path, options: Mapping[str, Any]) -> LocalBackendWithAQueue:
+    folder = Path(options["folder"])
+    local = create_local(state_dir=state_dir, exchange_dir=exchange_dir, options={})
+    return LocalBackendWithAQueue(local, folder / "room", folder / "submissions")
