@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from openai4s_provisioner.orchestration.errors import ConfigError, CouldNotAsk
+from openai4s_provisioner.orchestration.errors import ConfigError, CouldNotAsk, Refused
 from openai4s_provisioner.orchestration.models import ExternalHandle, ResourceProfile
 from openai4s_provisioner.orchestration.ports import (
     AllocationRequest,
@@ -27,7 +27,7 @@ from openai4s_provisioner.orchestration.ports import (
 )
 from openai4s_provisioner.orchestration.reasons import Reason
 
-from . import script, wording
+from . import extension, script, wording
 from .broker import Broker, BrokerError, TimedOut, Unreachable
 from .isolation import IsolationProofs
 from .judge import Judge
@@ -38,6 +38,7 @@ from .places import Places
 from .profiles import SlurmOptions, read_options, read_profile
 from .proof import JobProver
 from .queue import SharedQueue
+from .steps import task_step
 from .submit import Submitter
 
 _THREADS = 6  # a hung submission must not hold up observation
@@ -68,6 +69,18 @@ class SlurmBackend:
 
     def check_task(self, profile: ResourceProfile) -> None:
         """A step runs below the worker, in the allocation that is held: every profile can hold it."""
+
+    def step_prefix(self, profile: ResourceProfile) -> Sequence[str]:
+        return task_step(profile.nodes)
+
+    def can_extend(self, profile: ResourceProfile) -> bool:
+        return extension.can_extend(profile)
+
+    async def extend(self, handle: ExternalHandle, profile: ResourceProfile, seconds: int) -> float:
+        known = read_handle(handle)
+        if known is None:
+            raise Refused(Reason.INVALID_SPEC, "No job has such a name.")
+        return await self._in_thread(extension.extend, self._broker, self._lookup, *known, profile, seconds)
 
     async def submit(self, request: AllocationRequest) -> SubmitResult:
         try:

@@ -15,6 +15,7 @@ from typing import Any
 from .bootstrap import CredentialIssuer
 from .changes import ChangeBoard
 from .config import Policy
+from .errors import ProvisionerError
 from .leases import Activity
 from .models import Allocation, KernelExit, LinkState, OutputLoss, Phase, Registration
 from .outbox import Outbox
@@ -22,6 +23,7 @@ from .reasons import Reason
 from .session import SessionService, exit_detail
 from .steady_clock import steady_time
 from .store import LaunchRow, Store, StoreThread, leases
+from .usage import UsageBoard
 from .workspace_proof import answer_holds, remove_proofs
 
 _log = logging.getLogger(__name__)
@@ -44,10 +46,14 @@ class WorkerReports:
         issuer: CredentialIssuer,
         policy: Policy,
         leases_changed: Callable[[], None] = lambda: None,
+        usage: UsageBoard | None = None,
+        memory_limit_mb: Callable[[str], int] = lambda profile: 0,
         clock: Callable[[], float] = steady_time,
     ) -> None:
         self._store = store
         self._leases_changed = leases_changed
+        self._usage = usage or UsageBoard(clock)
+        self._memory_limit_mb = memory_limit_mb
         self._sessions = sessions
         self._outbox = outbox
         self._changes = changes
@@ -65,9 +71,11 @@ class WorkerReports:
             "kernel_started": self._kernel_started,
             "kernel_exited": self._kernel_exited,
             "activity": self._activity,
+            "keep_request": self._keep_asked,
             "output_lost": self._output_lost,
             "dialled": self._dialled,
             "ended": self._ended,
+            "usage": self._used,
         }
 
     def start(self) -> None:
@@ -149,7 +157,7 @@ class WorkerReports:
             _log.warning("dropped a report of type %.40r from worker %d", message.get("type"), rank)
             return
         await handler(allocation, rank, message)
-        if handler != self._activity:  # which moves no phase, and comes often
+        if handler not in (self._activity, self._used):  # which move no phase, and come often
             self._announce(allocation)
 
     async def _isolation(self, allocation: Allocation, rank: int, message: Mapping[str, Any]) -> None:
@@ -278,6 +286,28 @@ class WorkerReports:
         began = message.get("began") is True
         if await self._store.run(leases.activity, launch.launch_id, Activity(doing), began, self._clock()):
             self._leases_changed()
+
+    async def _keep_asked(self, allocation: Allocation, rank: int, message: Mapping[str, Any]) -> None:
+        """A program beside a kernel asks that the kernel be kept: decided like any other keep, and answered."""
+        answer = {"type": "task_refused", "request_id": str(message.get("request_id", ""))}
+        launch = await self._launch(allocation, message)
+        workload = await self._store.run(Store.workload, allocation.workload_id)
+        if launch is None or workload is None:
+            return
+        actor = f"{workload.owner}, from inside the session"
+        try:
+            kept = await self._store.run(leases.keep, launch.kernel_id, actor, self._clock())
+        except ProvisionerError as error:
+            answer["sentence"] = str(error)
+        else:
+            answer |= {"type": "kept", "sentence": kept.sentence}
+            self._leases_changed()
+        self._outbox.send(allocation.allocation_id, rank, answer)
+
+    async def _used(self, allocation: Allocation, rank: int, message: Mapping[str, Any]) -> None:
+        workload = await self._store.run(Store.workload, allocation.workload_id)
+        limit_mb = 0 if workload is None else self._memory_limit_mb(workload.profile)
+        self._usage.note(allocation.workload_id, allocation.allocation_id, rank, message, limit_mb)
 
     async def _launch(self, allocation: Allocation, message: Mapping[str, Any]) -> LaunchRow | None:
         """The launch that a report names, if it belongs to the allocation that reports it."""

@@ -155,6 +155,7 @@ def _run(attempt: BatchAttempt, folder: str, scratch: str) -> int:
         rank=attempt.rank,
         scratch=scratch,
         program=os.path.abspath(sys.argv[0]),
+        gpus=attempt.gpus,
     )
     worker = BatchWorker(loop, attempt, folder, maker)
     signals = Signals(loop, worker.end)

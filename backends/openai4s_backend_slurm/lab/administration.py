@@ -61,6 +61,10 @@ class Administration:
     def node_of(self, job: str) -> str:
         return next(one["nodes"] for one in self.jobs() if one["id"] == job)
 
+    def hosts_of(self, job: str) -> list[str]:
+        """In the order of ranks."""
+        return self.command("scontrol", "show", "hostnames", self.node_of(job)).split()
+
     def occupy(self, node: str) -> str:
         """A job of somebody more important takes the whole node, as soon as it can; its id."""
         partition = "gpu" if node.removeprefix(self._cluster.layout.prefix).startswith("g") else "cpu"

@@ -81,6 +81,7 @@ class Person:
             **self._cluster.client_environment(),
         }
         environment |= {name: value for name, value in os.environ.items() if name == "OPENAI4S_FULL"}
+        self._environment = environment
         with (self.root / "log").open("w") as log:
             self._process = self._user.popen(
                 [sys.executable, str(_PERSON), str(made.work)],
@@ -136,6 +137,19 @@ class Person:
         """A running kernel with a connected client."""
         self.ask("start", timeout_s)
         self.ask("connect")
+
+    def terminal(self, *words: str) -> subprocess.Popen[str]:
+        """``jupyter openai4s`` in another window of the same person, in their folder."""
+        pipe = subprocess.PIPE
+        process: subprocess.Popen[str] = self._user.popen(
+            [sys.executable, "-m", "openai4s_provisioner.jupyter.cli", *words],
+            env=self._environment,
+            cwd=self.root / "work",
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+        )
+        return process
 
     def value(self, expression: str) -> str:
         return str(self.ask("value", expression=expression))
