@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from .app_values import Announce, AppSettings, KernelRequest, KernelState, Notice, SessionChange
+from .choices import ChoiceBook, ChosenStart
 from .gateway.worker_gateway import Endpoint
 from .orchestration.admission import AdmissionRequest
 from .orchestration.errors import Refused
@@ -65,6 +66,7 @@ class ControlPlane:
         """Raises ConfigError for a wrong cluster.toml. Makes no file and no socket."""
         self._admitting = AdmissionParts(settings)
         self._settings = settings
+        self._choices = ChoiceBook()
         self._running: RunningParts | None = None
         self._opening = asyncio.Lock()
         self._loop = asyncio.new_event_loop()
@@ -103,6 +105,14 @@ class ControlPlane:
     def ask(self, question: Callable[[PersonDesk], Coroutine[Any, Any, _T]]) -> Future[_T]:
         """Put a question, or a wish, to the person's desk."""
         return self._submit(self._ask(question))
+
+    def choose(self, kernel_id: str, chosen: ChosenStart) -> None:
+        """What a kernel that will be started under this id is to have."""
+        self._choices.choose(kernel_id, chosen)
+
+    def chosen(self, kernel_id: str) -> ChosenStart:
+        """What was chosen for it; an empty choice when nothing was."""
+        return self._choices.of(kernel_id)
 
     def drive_what_is_open(self) -> Future[bool]:
         """Start driving, if this person has a workload that is not over. Where there is no state, it makes none."""
@@ -250,6 +260,7 @@ class ControlPlane:
                 notebook_path=request.notebook_path,
                 installation=request.installation,
                 resources=request.resources,
+                choice=request.choice,
             ),
             launch=replace(request.launch, cwd=str(cwd)),
             socket_path=_longest_socket_path(),

@@ -61,7 +61,8 @@ class LiveTasks:
         self._inbox: asyncio.Queue[tuple[str, Mapping[str, Any]]] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._seen = -1
+        self._seen: tuple[int, int] | None = None
+        self._own_writes = 0
         self._handing_over = asyncio.Lock()  # a task asked for from inside is handed over in one way only
 
     def start(self) -> None:
@@ -76,6 +77,10 @@ class LiveTasks:
         for running in self._running.values():
             running.close()
         self._running.clear()
+
+    def look_again(self) -> None:
+        """This process wrote rows itself, which is no change by others. On the loop."""
+        self._own_writes += 1
 
     def worker_message(self, allocation_id: str, message: Mapping[str, Any]) -> None:
         """From any thread."""
@@ -99,7 +104,7 @@ class LiveTasks:
     async def _look(self) -> None:
         if not self._daemon.is_registered:
             return
-        seen = await self._store.run(_changes_by_others)
+        seen = (self._own_writes, await self._store.run(_changes_by_others))
         if seen == self._seen:
             return
         open_now = await self._store.run(tasks.open_tasks, self._daemon.daemon_id)

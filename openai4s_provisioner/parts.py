@@ -32,7 +32,7 @@ from .orchestration.errors import ConfigError
 from .orchestration.executor import Executor
 from .orchestration.frontdesk import StoreFrontDesk
 from .orchestration.launches import LaunchBook
-from .orchestration.models import Kind, ResourceProfile
+from .orchestration.models import Allocation, Kind, ResourceProfile
 from .orchestration.outbox import Outbox
 from .orchestration.ports import AllocationBackend, BackendFactory, MaskProvider, WorkerChannel
 from .orchestration.private_folder import prepare_folder
@@ -139,12 +139,13 @@ class Driving:
         issuer: CredentialIssuer,
         workers: WorkerChannel,
         ways_in: Callable[[], WaysIn],
+        turned_away: Callable[[Allocation], str] = lambda allocation: "",
         can_recover: Callable[[Situation], Awaitable[bool]] = never,
         adopts: Kind | None = None,
         end_moved: Callable[[], None] = lambda: None,
     ) -> None:
-        """`ways_in`: where the workers of an attempt dial. `can_recover` and `adopts` are the reconciler's.
-        `end_moved`: called when an allocation's own end became known, or another."""
+        """`ways_in`: where the workers of an attempt dial; `turned_away`: why some may not have come in; `can_recover`
+        and `adopts` are the reconciler's. `end_moved`: called when an allocation's own end became known, or another."""
         settings, config, store = admitting.settings, admitting.config, admitting.store
         self.changes, self.launches, self.daemon = ChangeBoard(), LaunchBook(), Daemon(store)
         self.outbox = Outbox(workers)
@@ -170,6 +171,7 @@ class Driving:
             outbox=self.outbox,
             launches=self.launches,
             end_moved=end_moved,
+            turned_away=turned_away,
         )
         self.reconciler = Reconciler(
             store=store,
@@ -219,6 +221,7 @@ class RunningParts:
             issuer,
             self.gateway,
             self._ways_in,
+            desk.turned_away,
             can_recover=self._can_recover,
             end_moved=lambda: self.walltime_watch.poke(),
         )

@@ -1,9 +1,9 @@
 """Takes in peers that have not proven anything yet: one handshake each, against one deadline, a bounded number.
 
 Order: TLS where the peer came over the network, the table parses, the front desk judges (and burns), then we answer.
-Every refusal looks alike to the peer, the connection just closes; our own side counts and logs it by kind, without a
-byte of what the peer sent. The network's crowd is bounded apart, so that it cannot keep workers of this machine out.
-A verdict that comes after the peer left, or after `close`, publishes nothing.
+Every refusal looks alike to the peer, the connection just closes; our own side counts it by kind, and logs the 1st,
+10th, 100th ... of each, without a byte of what the peer sent. The network's crowd is bounded apart, so that it cannot
+keep workers of this machine out. A verdict that comes after the peer left, or after `close`, publishes nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..orchestration.models import Registration
+from ..orchestration.moments import is_round
 from ..transport.link import LinkSocket
 from ..transport.loop import Loop
 from ..transport.tls import Progress, TlsSocket
@@ -115,7 +116,8 @@ class Reception:
             self._welcomed += 1
             return
         self._refused[refusal] += 1
-        _log.info("a connection was refused: %s", refusal.value)
+        if is_round(self._refused[refusal]):
+            _log.info("a connection was refused: %s (%d so far)", refusal.value, self._refused[refusal])
 
 
 class _Guest:

@@ -18,9 +18,10 @@ from typing import Any
 from ..command_app import CommandApp, command_app
 from ..orchestration.commands import command_sentence
 from ..orchestration.errors import Refused
+from ..orchestration.frontdesk import REFUSED
 from ..orchestration.models import BatchSpec, Kind, Task
 from ..orchestration.reasons import Reason
-from ..orchestration.store import tasks
+from ..orchestration.store import Store, tasks
 from ..orchestration.store.batches import Listed
 from ..orchestration.store.sqlite import FILE_NAME
 from ..parts import load_site_config
@@ -119,6 +120,7 @@ def _show(arguments: argparse.Namespace) -> int:
             "reason": now.workload.reason or "",
             "why": _why(entry),
             "stopped by": now.workload.actor,
+            "turned away": await app.store.run(_turned_away, now.workload.workload_id),
             "backend": f"{now.allocation.backend} {now.allocation.handle.value if now.allocation.handle else ''}",
             "backend says": now.allocation.backend_detail,
         }
@@ -128,6 +130,13 @@ def _show(arguments: argparse.Namespace) -> int:
         return 0
 
     return _with_one(arguments, show)
+
+
+def _turned_away(store: Store, workload_id: str) -> str:
+    """Workers that the front desk did not let in: the latest word about each reason."""
+    events = [each for each in store.events(workload_id) if each.kind == REFUSED]
+    latest = {each.reason: f"{_clock(each.at)} {each.reason}: {each.detail}" for each in events}
+    return "; ".join(latest.values())
 
 
 def _task_line(task: Task) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..orchestration.errors import Refused
 from ..orchestration.reasons import Reason
-from ..orchestration.store import Store, leases
+from ..orchestration.store import Store, leases, tasks
 from ..orchestration.store.sqlite import FILE_NAME
 from .cli_settings import add_settings, settings_of
 
@@ -23,7 +23,7 @@ ALL = "all"
 
 def add_commands(commands: Any) -> None:
     keep = commands.add_parser("keep", help="keep an idle session: its idle time begins anew")
-    keep.add_argument("kernel", metavar="KERNEL_ID|all", help="a kernel as Jupyter names it, or all of yours")
+    keep.add_argument("kernel", metavar="KERNEL|all", help="the kernel's id or its beginning, or its notebook")
     add_settings(keep)
     keep.set_defaults(run=_keep)
 
@@ -33,17 +33,13 @@ def _keep(arguments: argparse.Namespace) -> int:
     if not (settings.state_dir / FILE_NAME).exists():
         raise Refused(Reason.INVALID_SPEC, f"There is no session to keep: {settings.state_dir} holds no state.")
     with contextlib.closing(Store(settings.state_dir)) as store:
-        kernels = leases.held_kernels(store) if arguments.kernel == ALL else [arguments.kernel]
+        if arguments.kernel == ALL:
+            kernels = leases.held_kernels(store)
+        else:
+            kernels = [tasks.kernel_named(store, arguments.kernel).kernel_id]
         if not kernels:
             print("There is no session to keep.")
         for kernel_id in kernels:
-            print(_told(leases.keep(store, kernel_id, getpass.getuser(), time.time())))
+            kept = leases.keep(store, kernel_id, getpass.getuser(), time.time())
+            print(f"{kept.kernel_id}\t{kept.sentence}")
     return 0
-
-
-def _told(kept: leases.Kept) -> str:
-    if kept.until is None:
-        return f"{kept.kernel_id}\tkept; no clock runs out at present"
-    if kept.until.can_be_kept:
-        return f"{kept.kernel_id}\tkept until {kept.until.moment}"
-    return f"{kept.kernel_id}\tkept, but its longest allowed life ends at {kept.until.moment}"

@@ -27,7 +27,14 @@ _NONCE_CONTEXT = b"o4s-workspace-1|"
 
 
 class BadCredential(ProvisionerError):
-    """A credential that is malformed, forged or expired. The peer is told nothing; the text is for our log only."""
+    """A credential that is malformed, forged or expired. The peer is told nothing; the text is for our own side.
+
+    `claims`: what it states, when that may be believed.
+    """
+
+    def __init__(self, text: str, claims: Claims | None = None) -> None:
+        super().__init__(text)
+        self.claims = claims
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ class CredentialIssuer:
             raise BadCredential("the credential's signature does not match")
         claims = Claims(**json.loads(body))
         if now >= claims.expires_at:
-            raise BadCredential("the credential has expired")
+            raise BadCredential("the credential has expired", claims)
         return claims
 
     def workspace_nonce(self, allocation_id: str) -> str:

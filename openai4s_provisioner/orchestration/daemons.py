@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import os
 import socket
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,8 +39,16 @@ class Daemon:
     """This process's place among those that share the state folder."""
 
     def __init__(
-        self, store: StoreThread, clock: Callable[[], float] = steady_time, boot_id: str | None = None
+        self,
+        store: StoreThread,
+        clock: Callable[[], float] = steady_time,
+        boot_id: str | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
+        """`wall`: what beats are stamped with. Unlike `clock` it goes on while this machine sleeps: to the others, a
+        process that woke up late must look alive, and to itself it must look as if it was away."""
+        self._wall = wall
+        self._beaten_at = 0.0
         self.daemon_id = uuid.uuid4().hex
         self._store = store
         self._clock = clock
@@ -52,12 +61,18 @@ class Daemon:
     def is_registered(self) -> bool:
         return self._lock is not None
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the last beat is so young that nobody can have taken this process for dead since."""
+        return self.is_registered and 0 <= self._wall() - self._beaten_at < SILENCE_S - BEAT_EVERY_S
+
     async def register(self) -> None:
         """Take the lock, then write the row: a row without a lock is always a dead process. Idempotent."""
         async with self._once:
             if self._lock is not None:
                 return
             descriptor = await asyncio.to_thread(self._take_own_lock)
+            beaten_at = self._wall()
             try:
                 await self._store.run(
                     drivers.register,
@@ -65,16 +80,19 @@ class Daemon:
                     socket.gethostname(),
                     self._boot_id,
                     os.getpid(),
-                    self._clock(),
+                    beaten_at,
                 )
             except BaseException:
                 os.close(descriptor)
                 raise
-            self._lock = descriptor
+            self._lock, self._beaten_at = descriptor, beaten_at
 
     async def beat(self) -> None:
+        """From when it is written on, nobody adopts what was not adopted before."""
         if self.is_registered:
-            await self._store.run(drivers.beat, self.daemon_id, self._clock())
+            beaten_at = self._wall()
+            await self._store.run(drivers.beat, self.daemon_id, beaten_at)
+            self._beaten_at = beaten_at
 
     async def adopt(self, kind: Kind | None = None) -> list[str]:
         """Take over what dead processes left, or only that of one kind. The ids of the workloads that are ours now."""

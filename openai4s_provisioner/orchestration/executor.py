@@ -6,7 +6,6 @@ Every step is safe to repeat. A call to a backend has a deadline; one that hangs
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 import uuid
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 from .attempt import AttemptPreparer
 from .config import Policy, SiteConfig
 from .daemons import Daemon
+from .deadline import bounded
 from .errors import CouldNotAsk, IllegalTransition, Refused
 from .launches import LaunchBook
 from .models import Allocation, CommandExit, Desired, ExternalHandle, Phase, Workload
@@ -64,26 +64,6 @@ _NOT_OVER = frozenset({Observed.PENDING, Observed.RUNNING, Observed.ENDING, Obse
 _ISOLATION_AND_FILES_DEADLINE_S = 180.0
 
 
-async def bounded(call: Coroutine[Any, Any, T], seconds: float) -> T:
-    """Await a call for at most so long; then CouldNotAsk. It is not waited for even if it resists being cancelled."""
-    task = asyncio.ensure_future(call)
-    try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-    except asyncio.CancelledError:
-        task.cancel()
-        raise
-    if not done:
-        task.cancel()
-        task.add_done_callback(_ignore_outcome)
-        raise CouldNotAsk(f"no answer within {seconds:g} s")
-    return task.result()
-
-
-def _ignore_outcome(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()
-
-
 class Executor:
     def __init__(
         self,
@@ -97,8 +77,11 @@ class Executor:
         outbox: Outbox,
         launches: LaunchBook,
         end_moved: Callable[[], None] = lambda: None,
+        turned_away: Callable[[Allocation], str] = lambda allocation: "",
         clock: Callable[[], float] = steady_time,
     ) -> None:
+        """`turned_away`: why workers of an attempt may not have come in."""
+        self._turned_away = turned_away
         self._store = store
         self._end_moved = end_moved
         self._daemon = daemon
@@ -138,6 +121,11 @@ class Executor:
         if backend is None:
             raise CouldNotAsk(f"the backend {allocation.backend!r} is not installed")
         return backend
+
+    def let_go(self, workload_id: str, allocation_id: str) -> None:
+        """Another process drives it now: forget what only this one's memory holds."""
+        self._outbox.forget(allocation_id)
+        self._launches.pop(workload_id, None)
 
     async def clear(self, allocation: Allocation) -> None:
         """Take away what an ended attempt left outside the store, then acknowledge it. Safe to repeat."""
@@ -207,7 +195,9 @@ class Executor:
         workload, allocation = now.workload, now.allocation
         try:
             backend = self.backend_of(allocation)
-            profile = self._config.profiles[workload.profile]
+            profile = self._config.profile_for(workload.profile, workload.spec)
+            if profile is None:
+                raise Refused(Reason.INVALID_SPEC, f"There is no profile {workload.profile!r} any more.")
             preparing = self._preparer.prepare(workload, allocation, profile, backend)
             request = await bounded(preparing, _ISOLATION_AND_FILES_DEADLINE_S)
         except Refused as refusal:
@@ -223,6 +213,8 @@ class Executor:
         await self._take_answer(allocation, await self._submitted(backend, request))
 
     async def _submitted(self, backend: AllocationBackend, request: Any) -> Any:
+        if not self._daemon.is_current:  # it slept between the commit and the call, and may no longer be the owner
+            return Unknown(request.token, "this process was away before it could be sent")
         try:
             return await bounded(backend.submit(request), self._policy.call_deadline_s)
         except Exception as error:  # whatever broke, it may have landed
@@ -265,7 +257,8 @@ class Executor:
         detail = action.detail
         if action.reason is Reason.WORKER_REGISTRATION_TIMEOUT:
             rank = missing_rank(now.allocation, now.workers)
-            detail = f"{detail} {await self._worker_log(now.allocation, rank)}".strip()
+            said = (detail, self._turned_away(now.allocation), await self._worker_log(now.allocation, rank))
+            detail = " ".join(part for part in said if part)
         args = (now.workload.workload_id, action.reason, detail, _ACTOR, self._clock())
         await self._store.run(Store.request_stop, *args)
 
@@ -313,6 +306,8 @@ class Executor:
         if action.phase is Phase.LOST:  # found nowhere is not proven dead: never just forgotten
             await self._ask_to_end(now.allocation)
         detail = action.detail
+        if action.reason is Reason.WORKER_REGISTRATION_TIMEOUT and action.reason is not now.workload.reason:
+            detail = f"{detail} {self._turned_away(now.allocation)}".strip()
         if (
             action.phase.has_failed
             and not action.is_explained

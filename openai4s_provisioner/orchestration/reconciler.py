@@ -16,9 +16,11 @@ from .batch_plan import asks_for_record, plan_batch
 from .changes import ChangeBoard
 from .config import Policy, SiteConfig
 from .daemons import BEAT_EVERY_S, Daemon
+from .deadline import bounded
 from .errors import CouldNotAsk, IllegalTransition
-from .executor import Executor, bounded
+from .executor import Executor
 from .models import ExternalHandle, Kind, Phase
+from .ownership import Ownership
 from .pace import Pace, Pulse
 from .plan import Action, Recover, Retire, plan
 from .ports import Observation
@@ -72,6 +74,7 @@ class Reconciler:
         self._can_recover = can_recover
         self._clock = clock
         self._pace = Pace(policy)
+        self._ownership = Ownership(store, daemon, executor.let_go, changes.announce)
         self._adopts = adopts
         self._poked: set[str] = set()
         self._wake = asyncio.Event()
@@ -132,6 +135,7 @@ class Reconciler:
         if not self._store.exists or not self._daemon.is_registered:
             return
         began = self._clock_s()
+        await self._ownership.renew()
         situations = await self._store.run(Store.situations, self._daemon.daemon_id, only)
         by_backend: dict[str, list[Situation]] = {}
         work = []
@@ -146,7 +150,9 @@ class Reconciler:
         if only is not None:
             self._pace.count(pokes=1)
             return
-        self._pace.keep_only([each.workload.workload_id for each in situations])
+        driven = [each.workload.workload_id for each in situations]
+        self._pace.keep_only(driven)
+        self._ownership.now_drives(driven)
         await self._end_duplicates(situations)
         await self._clear_debris()
         self._pace.turned(self._clock_s() - began)
@@ -186,7 +192,9 @@ class Reconciler:
         next_adoption = 0.0
         while True:
             try:
-                await self._daemon.beat()
+                if not await self._ownership.renew():
+                    await self._daemon.beat()
+                await self._ownership.tell()
                 if self._clock_s() >= next_adoption:
                     next_adoption = self._clock_s() + _ADOPT_EVERY_S
                     await self.adopt(self._adopts)
@@ -265,7 +273,8 @@ class Reconciler:
                 self.poke(workload_id)
 
     async def _decide_and_act(self, workload_id: str, observation: Observation | None) -> None:
-        # Read again: the wish may have changed while the backend was asked.
+        # Read again: the wish, or the owner, may have changed while the backend was asked.
+        await self._ownership.renew()
         now = await self._store.run(Store.situation, workload_id)
         if now is None or await self._store.run(Store.driver_of, workload_id) != self._daemon.daemon_id:
             return

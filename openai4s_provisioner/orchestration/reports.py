@@ -15,6 +15,7 @@ from typing import Any
 from .bootstrap import CredentialIssuer
 from .changes import ChangeBoard
 from .config import Policy
+from .errors import ProvisionerError
 from .leases import Activity
 from .models import Allocation, KernelExit, LinkState, OutputLoss, Phase, Registration
 from .outbox import Outbox
@@ -70,6 +71,7 @@ class WorkerReports:
             "kernel_started": self._kernel_started,
             "kernel_exited": self._kernel_exited,
             "activity": self._activity,
+            "keep_request": self._keep_asked,
             "output_lost": self._output_lost,
             "dialled": self._dialled,
             "ended": self._ended,
@@ -290,6 +292,23 @@ class WorkerReports:
         began = message.get("began") is True
         if await self._store.run(leases.activity, launch.launch_id, Activity(doing), began, self._clock()):
             self._leases_changed()
+
+    async def _keep_asked(self, allocation: Allocation, rank: int, message: Mapping[str, Any]) -> None:
+        """A program beside a kernel asks that the kernel be kept: decided like any other keep, and answered."""
+        answer = {"type": "task_refused", "request_id": str(message.get("request_id", ""))}
+        launch = await self._launch(allocation, message)
+        workload = await self._store.run(Store.workload, allocation.workload_id)
+        if launch is None or workload is None:
+            return
+        actor = f"{workload.owner}, from inside the session"
+        try:
+            kept = await self._store.run(leases.keep, launch.kernel_id, actor, self._clock())
+        except ProvisionerError as error:
+            answer["sentence"] = str(error)
+        else:
+            answer |= {"type": "kept", "sentence": kept.sentence}
+            self._leases_changed()
+        self._outbox.send(allocation.allocation_id, rank, answer)
 
     async def _used(self, allocation: Allocation, rank: int, message: Mapping[str, Any]) -> None:
         workload = await self._store.run(Store.workload, allocation.workload_id)

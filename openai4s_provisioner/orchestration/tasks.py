@@ -57,18 +57,7 @@ class TaskDesk:
 
     async def kernel_named(self, name: str) -> HeldKernel:
         """The kernel that holds a session now, by its id or its beginning, or by its notebook. Raises Refused."""
-        held = await self._store.run(tasks.held_kernels) if self._store.exists else []
-        found = [one for one in held if name and (one.kernel_id.startswith(name) or one.notebook_path == name)]
-        found = found or [one for one in held if name and one.notebook_path.endswith(f"/{name}")]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise Refused(Reason.INVALID_SPEC, f"{len(found)} running kernels go by {name!r}. Give more of the id.")
-        known = ", ".join(f"{one.kernel_id[:8]} ({one.notebook_path or 'no notebook'})" for one in held) or "none"
-        raise Refused(
-            Reason.INVALID_SPEC,
-            f"No kernel {name!r} holds a session, and none is submitted for a task. Running: {known}.",
-        )
+        return await self._store.run(tasks.kernel_named, name)
 
     async def _check_session(self, workload_id: str, actor: str, every_rank: bool) -> int:
         """How many ranks the session has."""

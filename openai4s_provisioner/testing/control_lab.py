@@ -121,7 +121,7 @@ class ControlLab:
     def _build(self) -> None:
         self.issuer = CredentialIssuer(_SECRET)
         self.store = StoreThread(self.state_dir)
-        self.daemon = Daemon(self.store, self.clock)
+        self.daemon = Daemon(self.store, self.clock, wall=self.clock)
         self.launches: LaunchBook = {}
         self.changes = ChangeBoard()
         self.outbox = Outbox(self.channel)
@@ -136,6 +136,7 @@ class ControlLab:
             server_grace_s=60.0,
             clock=self.clock,
         )
+        self.desk = StoreFrontDesk(self.store, self.issuer, self.clock)
         self.executor = Executor(
             store=self.store,
             daemon=self.daemon,
@@ -145,6 +146,7 @@ class ControlLab:
             preparer=self.preparer,
             outbox=self.outbox,
             launches=self.launches,
+            turned_away=self.desk.turned_away,
             clock=self.clock,
         )
         self.reconciler = Reconciler(
@@ -187,7 +189,6 @@ class ControlLab:
             policy=self.policy,
             clock=self.clock,
         )
-        self.desk = StoreFrontDesk(self.store, self.issuer, self.clock)
         self.reclaimer = Reclaimer(
             store=self.store,
             daemon=self.daemon,

@@ -165,6 +165,13 @@ class BackendWhoseSubmitLandsTwice(ObedientBackend):
 
 
 @dataclass
+class BackendThatNamesOneLandingOnly(BackendWhoseSubmitLandsTwice):
+    """Like the one before, but it can name only the oldest landing that it sees: it is no DuplicateFinder."""
+
+    find_all_by_token = None  # type: ignore[assignment]
+
+
+@dataclass
 class BackendWhoseAnswerIsLost(ObedientBackend):
     """The submission arrives; the answer does not."""
 

@@ -1,4 +1,5 @@
-"""The command ``openai4s`` inside a sandbox: ``openai4s run -- COMMAND`` runs a task in the session's allocation.
+"""The command ``openai4s`` inside a sandbox: ``run -- COMMAND`` is a task in the session's allocation, ``keep`` keeps
+the session: its idle time begins anew.
 
 With ``--ranks all`` it runs once on every rank, each line behind its rank's number. It asks over the socket in this
 kernel's own folder, prints what the task prints, and exits as the task did. It holds no credential: that one can ask
@@ -16,28 +17,32 @@ import sys
 from ..sandbox.seam import SHARED_INSIDE
 from .door import END, SOCKET_NAME
 
-_USAGE = "usage: openai4s run [--ranks all] -- COMMAND [ARGUMENT ...]\n"
+_USAGE = "usage: openai4s run [--ranks all] -- COMMAND [ARGUMENT ...]\n       openai4s keep\n"
 
 
 def main(argv: list[str]) -> int:
     every_rank = argv[:4] == ["run", "--ranks", "all", "--"]
     words = argv[4:] if every_rank else argv[2:]
-    if not words or not (every_rank or argv[:2] == ["run", "--"]):
+    if argv == ["keep"]:
+        wish: dict[str, object] = {"keep": True}
+    elif words and (every_rank or argv[:2] == ["run", "--"]):
+        wish = {"argv": words, "cwd": os.getcwd(), "every_rank": every_rank}
+    else:
         sys.stderr.write(_USAGE)
         return 2
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         peer.connect(f"{SHARED_INSIDE}/{SOCKET_NAME}")
     except OSError:
-        sys.stderr.write("openai4s: there is no session here to run a task in: call it from a kernel\n")
+        sys.stderr.write("openai4s: there is no session here: call it from a kernel\n")
         return 1
     try:
-        peer.sendall(json.dumps({"argv": words, "cwd": os.getcwd(), "every_rank": every_rank}).encode() + b"\n")
+        peer.sendall(json.dumps(wish).encode() + b"\n")
         return _follow(peer)
     except KeyboardInterrupt:
         return 130
     except (OSError, EOFError):
-        sys.stderr.write("openai4s: the session went away before the task ended\n")
+        sys.stderr.write("openai4s: the session went away before the end\n")
         return 1
 
 

@@ -1,4 +1,4 @@
-"""Where a program inside a sandbox asks for a task: one Unix socket in each kernel's own folder.
+"""Where a program inside a sandbox asks for a task, or to be kept: one Unix socket in each kernel's own folder.
 
 One line of JSON comes in and is passed to the server, which admits or refuses; what the task prints then goes straight
 to whoever asked, as fast as they take it, and its end too. When the caller goes away, its task is cancelled. Nothing
@@ -30,7 +30,9 @@ Event = dict[str, Any]
 class Caller:
     """One program that asked. `flow(True)` asks its task to hold its output, `flow(False)` to go on."""
 
-    def __init__(self, loop: Loop, peer: socket.socket, asked: Callable[[Caller, Event], None]) -> None:
+    def __init__(self, loop: Loop, peer: socket.socket, launch_id: str, asked: Callable[[Caller, Event], None]) -> None:
+        """`launch_id`: beside which kernel it runs."""
+        self.launch_id = launch_id
         self.request_id = secrets.token_hex(8)
         self.flow: Callable[[bool], None] = _ignore
         self.gone: Callable[[], None] = _nothing
@@ -109,11 +111,14 @@ class Caller:
     def _ask(self, line: bytes) -> None:
         try:
             asked = json.loads(line)
-            request = {
-                "argv": [str(part) for part in asked["argv"]],
-                "cwd": str(asked["cwd"]),
-                "every_rank": asked.get("every_rank") is True,
-            }
+            request: Event = {"type": "keep_request"}
+            if asked.get("keep") is not True:
+                request = {
+                    "type": "task_request",
+                    "argv": [str(part) for part in asked["argv"]],
+                    "cwd": str(asked["cwd"]),
+                    "every_rank": asked.get("every_rank") is True,
+                }
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             self._left()
             return
@@ -134,7 +139,7 @@ class Door:
         self._callers: dict[str, Caller] = {}  # that wait for an answer of the server
         self._inside: set[Caller] = set()
 
-    def open(self, folder: str) -> None:
+    def open(self, folder: str, launch_id: str) -> None:
         """Listen in a kernel's folder. A folder where that cannot be done has no door; the kernel does not need one."""
         for former in [each for each in self._listeners if not os.path.isdir(each)]:  # of kernels that have ended
             self.shut(former)
@@ -147,7 +152,7 @@ class Door:
             return
         listener.setblocking(False)
         self._listeners[folder] = listener
-        self._loop.watch(listener.fileno(), readable=lambda: self._arrived(listener))
+        self._loop.watch(listener.fileno(), readable=lambda: self._arrived(listener, launch_id))
 
     def shut(self, folder: str) -> None:
         listener = self._listeners.pop(folder, None)
@@ -164,25 +169,32 @@ class Door:
         if caller is not None:
             caller.end(exit_code=None, signal=None, refused=sentence)
 
+    def kept(self, request_id: str, sentence: str) -> None:
+        """The server has kept the session that somebody in here asked it to keep."""
+        caller = self._callers.pop(request_id, None)
+        if caller is not None:
+            caller.feed(f"{sentence}\n".encode())
+            caller.end(exit_code=0, signal=None)
+
     def close(self) -> None:
         for folder in list(self._listeners):
             self.shut(folder)
         for caller in list(self._inside):
             caller.close()
 
-    def _arrived(self, listener: socket.socket) -> None:
+    def _arrived(self, listener: socket.socket, launch_id: str) -> None:
         with contextlib.suppress(OSError):
             peer, _ = listener.accept()
             self._inside = {caller for caller in self._inside if caller._is_open}
             if len(self._inside) >= _MOST_CALLERS:
                 peer.close()
                 return
-            self._inside.add(Caller(self._loop, peer, self._asked))
+            self._inside.add(Caller(self._loop, peer, launch_id, self._asked))
 
     def _asked(self, caller: Caller, request: Event) -> None:
         self._callers[caller.request_id] = caller
         caller.gone = lambda: self._forget(caller)
-        self._emit({"type": "task_request", "request_id": caller.request_id, **request})
+        self._emit({**request, "request_id": caller.request_id, "launch_id": caller.launch_id})
 
     def _forget(self, caller: Caller) -> None:
         self._callers.pop(caller.request_id, None)

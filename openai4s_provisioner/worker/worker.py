@@ -111,6 +111,8 @@ class Worker:
             self._kernels.stop(launch_id, float(message["grace_s"]))
         elif str(kind).startswith("task"):
             self._tasks.hear(message)
+        elif kind == "kept":
+            self._door.kept(str(message["request_id"]), str(message["sentence"]))
         elif kind == "end":
             self.end(str(message.get("reason", "")))
         else:
@@ -121,8 +123,8 @@ class Worker:
             self._environment = dict(launch["env"])  # a task runs as the newest kernel does
         self._kernels.launch(launch)
         folder = None if launch is None else self._kernels.folder_of(str(launch["launch_id"]))
-        if folder is not None:
-            self._door.open(folder)
+        if launch is not None and folder is not None:
+            self._door.open(folder, str(launch["launch_id"]))
 
     def stream_opened(self, stream: Stream) -> None:
         self._kernels.relay(stream)

@@ -81,7 +81,9 @@ def session_kernel(place: Any, installed_example: None, monkeypatch: pytest.Monk
 async def test_a_session_runs_restarts_and_ends_on_it(lab: SessionLab, place: Any) -> None:
     await lab.start()
     assert await lab.value("6 * 7") == "42"
-    assert await lab.value("__import__('os').nice(0)") == "2", "the profile's own option reaches the allocation"
+    assert await lab.value("__import__('os').nice(0)") == str(min(19, os.nice(0) + 2)), (
+        "the profile's own option reaches the allocation"
+    )
     before = await lab.situation()
     assert before.allocation.backend == "pier"
     await lab.manager.restart_kernel(now=True)

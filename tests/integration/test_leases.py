@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from jupyter_events import EventLogger
 from openai4s_provisioner.jupyter.announcer import LEASE_SCHEMA_ID, SCHEMA_ID, SCHEMA_PATHS
 from openai4s_provisioner.orchestration.models import Phase
 from openai4s_provisioner.orchestration.reasons import Reason
-from openai4s_provisioner.orchestration.store import leases
+from openai4s_provisioner.orchestration.store import Store, leases
 
 from .conftest import SessionLab
 
@@ -193,15 +195,16 @@ def test_a_keep_without_any_state_is_one_sentence_and_makes_none(place: Any) -> 
     assert place.everything() == before
 
 
+@pytest.mark.parametrize("by", [lambda kernel_id: "all", lambda kernel_id: kernel_id[:8]], ids=["all", "beginning"])
 async def test_a_keep_by_another_process_takes_the_warning_back(
-    lab: SessionLab, heard: Heard, place: Any, monkeypatch: pytest.MonkeyPatch
+    by: Callable[[str], str], lab: SessionLab, heard: Heard, place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offer(place.root, monkeypatch, idle_ttl_s=16, warn_s=8)
     await lab.start()
     await lab.situation()
     await lab.until(lambda: "warning" in [name for name, _ in heard], "the warning")
     before = await lease(lab)
-    said = await asyncio.to_thread(keep, "all")
+    said = await asyncio.to_thread(keep, by(lab.manager.kernel_id))
     assert lab.manager.kernel_id in said.stdout
     assert said.returncode == 0
     await lab.until(lambda: "withdrawn" in [name for name, _ in heard], "the warning is taken back")
@@ -211,6 +214,47 @@ async def test_a_keep_by_another_process_takes_the_warning_back(
     late = await asyncio.to_thread(keep, lab.manager.kernel_id)
     assert late.returncode == 1
     assert "No session holds" in late.stderr
+
+
+async def test_a_program_beside_the_kernel_can_keep_it(
+    lab: SessionLab, heard: Heard, place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``!openai4s keep`` does in a cell; here from behind one, for a cell of its own would be activity."""
+    offer(place.root, monkeypatch, idle_ttl_s=16, warn_s=8)
+    await lab.start()
+    script = "until [ -e go ]; do sleep 0.1; done; openai4s keep >said 2>&1; echo $? >status"
+    await lab.run(f"import subprocess; subprocess.Popen({script!r}, shell=True)")
+    await lab.until(lambda: "warning" in [name for name, _ in heard], "the warning")
+    before = await lease(lab)
+    (lab.work / "go").touch()
+    await lab.until((lab.work / "status").exists, "the program is answered")
+    assert (lab.work / "said").read_text().startswith("kept until ")
+    assert (lab.work / "status").read_text() == "0\n"
+    await lab.until(lambda: "withdrawn" in [name for name, _ in heard], "the warning is taken back")
+    assert (await lease(lab)).last_active_at > before.last_active_at
+    running = lab.control._running
+    assert running is not None
+    events = await running.sessions._store.run(Store.events, (await lab.situation()).workload.workload_id)
+    (kept,) = (event for event in events if event.kind == "kept")
+    assert (kept.actor, kept.detail) == (f"{getpass.getuser()}, from inside the session", lab.manager.kernel_id)
+
+
+async def test_a_keep_from_inside_that_comes_too_late_is_refused_with_the_reason(lab: SessionLab) -> None:
+    await lab.start()
+    running = lab.control._running
+    assert running is not None
+    situation = await lab.situation()
+    # The wish is written; whoever would carry it out does not know yet.
+    args = (situation.workload.workload_id, Reason.SESSION_IDLE_TIMEOUT, "", "lease", 0.0)
+    script = "until [ -e go ]; do sleep 0.02; done; openai4s keep >said 2>&1; echo $? >status"
+    await lab.run(f"import subprocess; subprocess.Popen({script!r}, shell=True)")
+    await asyncio.wrap_future(lab.control._submit(running.reconciler.stop()))
+    await running.sessions._store.run(Store.request_stop, *args)
+    (lab.work / "go").touch()
+    await lab.until((lab.work / "status").exists, "the program is answered")
+    assert Reason.SESSION_IDLE_TIMEOUT.sentence in (lab.work / "said").read_text()
+    assert (lab.work / "status").read_text() == "1\n"
+    lab.control._loop.call_soon_threadsafe(running.reconciler.start)
 
 
 def keep(kernel: str) -> subprocess.CompletedProcess[str]:

@@ -169,7 +169,7 @@ def test_without_a_session_nothing_is_submitted(session: Session, place: Any) ->
     before = sorted(os.listdir(receipts))
     unknown = session.run("true", name="nobody")
     assert (unknown.returncode, unknown.stdout) == (1, "")
-    assert "none is submitted for a task" in unknown.stderr
+    assert "none is submitted for it" in unknown.stderr
     no_command = subprocess.run([*CLI, "run", session.kernel_id], cwd=session.work, text=True, capture_output=True)
     assert no_command.returncode == 1
     assert "Put it behind --" in no_command.stderr
@@ -180,7 +180,7 @@ def test_without_a_session_nothing_is_submitted(session: Session, place: Any) ->
     session.shut_down()
     late = session.run("true")
     assert late.returncode == 1
-    assert "none is submitted for a task" in late.stderr
+    assert "none is submitted for it" in late.stderr
 
 
 def test_a_task_of_a_killed_server_is_refused_and_ends(

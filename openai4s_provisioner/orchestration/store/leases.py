@@ -42,6 +42,14 @@ class Kept:
     workload_id: str
     until: Deadline | None
 
+    @property
+    def sentence(self) -> str:
+        if self.until is None:
+            return "kept; no clock runs out at present"
+        if self.until.can_be_kept:
+            return f"kept until {self.until.moment}"
+        return f"kept, but its longest allowed life ends at {self.until.moment}"
+
 
 def running(store: Store, daemon_id: str) -> list[list[Lease]]:
     """The leases of every session of this process that a clock may run out for, session by session."""

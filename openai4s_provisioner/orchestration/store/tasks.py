@@ -80,6 +80,11 @@ def open_tasks(store: Store, daemon_id: str | None = None) -> list[Task]:
     return [_task_from(row) for row in store.db.rows("open_tasks", daemon_id=daemon_id)]
 
 
+def of_workload(store: Store, workload_id: str) -> list[Task]:
+    """The newest hundred, the newest first."""
+    return [_task_from(row) for row in store.db.rows("tasks_of", workload_id=workload_id)]
+
+
 def named(store: Store, beginning: str) -> list[Task]:
     return [_task_from(row) for row in store.db.rows("tasks_named", beginning=beginning)]
 
@@ -118,6 +123,21 @@ def ended(store: Store, task_id: str, exit_code: int | None, signal: int | None,
 
 def held_kernels(store: Store) -> list[HeldKernel]:
     return [HeldKernel(*row) for row in store.db.rows("task_kernels")]
+
+
+def kernel_named(store: Store, name: str) -> HeldKernel:
+    """The kernel that is meant by its id or its beginning, or by its notebook or its end. Raises Refused."""
+    held = held_kernels(store)
+    found = [one for one in held if name and (one.kernel_id.startswith(name) or one.notebook_path == name)]
+    found = found or [one for one in held if name and one.notebook_path.endswith(f"/{name}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise Refused(Reason.INVALID_SPEC, f"{len(found)} running kernels go by {name!r}. Give more of the id.")
+    known = ", ".join(f"{one.kernel_id[:8]} ({one.notebook_path or 'no notebook'})" for one in held) or "none"
+    raise Refused(
+        Reason.INVALID_SPEC, f"No session holds a kernel {name!r}, and none is submitted for it. Running: {known}."
+    )
 
 
 def driver(store: Store, workload_id: str) -> DaemonRow | None:

@@ -13,6 +13,9 @@ SELECT t.* FROM task AS t JOIN workload AS w USING (workload_id)
 WHERE t.ended_at IS NULL AND (:daemon_id IS NULL OR w.owner_daemon = :daemon_id)
 ORDER BY t.created_at, t.task_id;
 
+-- name: tasks_of
+SELECT * FROM task WHERE workload_id = :workload_id ORDER BY created_at DESC, task_id LIMIT 100;
+
 -- name: tasks_named
 SELECT * FROM task WHERE substr(task_id, 1, length(:beginning)) = :beginning ORDER BY created_at DESC LIMIT 10;
 

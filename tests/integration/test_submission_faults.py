@@ -1,0 +1,193 @@
+"""Submissions whose fate is unknown, that land twice, or after everybody has given them up (INV-8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from openai4s_provisioner.orchestration.config import Policy
+from openai4s_provisioner.orchestration.models import Phase
+from openai4s_provisioner.orchestration.reasons import Reason
+from openai4s_provisioner.orchestration.store import Store
+from openai4s_provisioner.testing.control_lab import OWNER, ControlLab, in_lab
+from openai4s_provisioner.testing.faulty_backends import (
+    BackendThatAnswersGarbage,
+    BackendThatLosesEverySubmission,
+    BackendThatLosesTheFirstSubmission,
+    BackendThatNamesOneLandingOnly,
+    BackendWhoseAnswerIsLost,
+    BackendWhoseLookupFails,
+    BackendWhoseSubmitHangs,
+    BackendWhoseSubmitLandsLate,
+    BackendWhoseSubmitLandsTwice,
+    ManualClock,
+    ObedientBackend,
+)
+
+# A backend's failure backs its workload off in real time; tests look past that.
+QUICK = Policy(call_deadline_s=0.2)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openai4s_provisioner.orchestration.reconciler._FIRST_PAUSE_S", 0.0)
+
+
+# -- submissions whose fate is unknown (INV-8) -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "faulty",
+    [BackendWhoseSubmitLandsLate, BackendWhoseAnswerIsLost, BackendThatAnswersGarbage, BackendWhoseSubmitHangs],
+)
+def test_a_submission_that_landed_without_an_answer_is_found_and_never_sent_again(
+    tmp_path: Path, clock: ManualClock, faulty: type[ObedientBackend]
+) -> None:
+    backend = faulty(clock)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.open("k1")
+        phases = []
+        for _ in range(10):
+            await lab.reconciler.turn()
+            phases.append((await lab.situation(opened)).allocation.phase)
+            clock.forward(5.0)
+        assert phases[-1] is Phase.GRANTED
+        assert (backend.submits, len(backend.allocations)) == (1, 1)
+
+    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+
+
+def test_a_submission_that_never_landed_is_sent_again_with_the_same_token_after_the_settle_window(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    backend = BackendThatLosesTheFirstSubmission(clock)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.open("k1")
+        token = (await lab.situation(opened)).allocation.token
+        await lab.turns()
+        clock.forward(QUICK.settle_window_s - 1)
+        await lab.turns()
+        assert backend.submits == 1
+        clock.forward(1)
+        await lab.turns()
+        assert backend.submits == 2
+        assert [each.token for each in backend.allocations] == [token]
+
+    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+
+
+def test_a_submission_that_never_lands_fails_after_a_few_attempts(tmp_path: Path, clock: ManualClock) -> None:
+    backend = BackendThatLosesEverySubmission(clock)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.open("k1")
+        for _ in range(60):
+            await lab.reconciler.turn()
+            clock.forward(5.0)
+        workload = (await lab.situation(opened)).workload
+        assert (workload.phase, workload.reason) == (Phase.FAILED, Reason.BACKEND_SUBMISSION_UNKNOWN)
+        assert backend.submits == QUICK.max_submits
+
+    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+
+
+def test_a_lookup_that_fails_is_unknown_and_never_no(tmp_path: Path, clock: ManualClock) -> None:
+    backend = BackendWhoseLookupFails(clock)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.open("k1")
+        for _ in range(100):
+            await lab.reconciler.turn()
+            clock.forward(60.0)
+        assert (await lab.situation(opened)).allocation.phase is Phase.SUBMITTING
+        assert backend.submits == 1
+        trouble = lab.reconciler.trouble(opened.workload_id)
+        assert trouble is not None
+        assert "the directory is down" in trouble.error
+        backend.lookup_works = True
+        await lab.turns(2)
+        assert (await lab.situation(opened)).allocation.phase is Phase.GRANTED
+        assert lab.reconciler.trouble(opened.workload_id) is None
+
+    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+
+
+@pytest.mark.parametrize("faulty", [BackendWhoseSubmitLandsLate, BackendThatLosesEverySubmission])
+def test_a_stop_while_the_fate_is_unknown_leaks_nothing(
+    tmp_path: Path, clock: ManualClock, faulty: type[ObedientBackend]
+) -> None:
+    backend = faulty(clock)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.open("k1")
+        await lab.turns()
+        await lab.sessions.request_stop(opened.workload_id, Reason.USER_CANCELLED, OWNER)
+        for _ in range(20):
+            await lab.reconciler.turn()
+            clock.forward(5.0)
+        workload = (await lab.situation(opened)).workload
+        assert (workload.phase, workload.reason) == (Phase.CANCELLED, Reason.USER_CANCELLED)
+        assert backend.submits == 1
+        assert backend.running == []
+
+    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+
+
+# -- submissions that land twice, or after everybody has given them up -------------------------------------------
+
+
+@pytest.mark.parametrize("delay_s", [61.0, 100.0, 400.0], ids=["just after the settle window", "later", "much later"])
+@pytest.mark.parametrize("faulty", [BackendWhoseSubmitLandsTwice, BackendThatNamesOneLandingOnly])
+def test_a_submission_that_landed_twice_is_cancelled_but_for_one(
+    tmp_path: Path, clock: ManualClock, faulty: Callable[..., ObedientBackend], delay_s: float
+) -> None:
+    backend = faulty(clock, delay_s=delay_s)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.open("k1")
+        for _ in range(20):
+            await lab.turns()
+            clock.forward(5.0)
+        await lab.dial(opened)
+        await lab.answer_workspace(opened)
+        await lab.start_kernel(opened)
+        for _ in range(100):
+            await lab.turns()
+            clock.forward(5.0)
+        assert backend.submits == 2
+        now = await lab.situation(opened)
+        assert now.allocation.phase is Phase.ACTIVE, "whenever it lands, the one that is used stays"
+        assert [each.handle for each in backend.running] == [now.allocation.handle]
+        events = [each for each in await lab.store.run(Store.events, opened.workload_id) if each.reason]
+        assert [(each.kind, each.reason) for each in events] == [("stray_cancelled", Reason.DUPLICATE_SUBMISSION)]
+
+    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+
+
+def test_a_submission_that_lands_after_its_session_ended_is_cancelled(tmp_path: Path, clock: ManualClock) -> None:
+    backend = BackendWhoseSubmitLandsTwice(clock, delay_s=QUICK.settle_window_s * 3)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.open("k1")
+        await lab.turns()
+        await lab.sessions.request_stop(opened.workload_id, Reason.USER_CANCELLED, OWNER)
+        clock.forward(QUICK.settle_window_s)
+        await lab.turns(2)
+        assert (await lab.situation(opened)).workload.phase is Phase.CANCELLED
+        for _ in range(200):
+            await lab.turns()
+            clock.forward(5.0)
+        assert backend.submits == 1
+        assert backend.running == []
+        assert await lab.store.run(Store.debris, lab.daemon.daemon_id) == []
+
+    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
