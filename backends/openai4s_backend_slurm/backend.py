@@ -38,6 +38,7 @@ from .places import Places
 from .profiles import SlurmOptions, read_options, read_profile
 from .proof import JobProver
 from .queue import SharedQueue
+from .silence import Silence
 from .steps import task_step
 from .submit import Submitter
 
@@ -60,6 +61,7 @@ class SlurmBackend:
         self._options = options
         prover = JobProver(self, self._places.forget, state_dir, exchange_dir, options)
         self._proofs = IsolationProofs(prover, state_dir / NAME / "isolation", options.isolation_max_age_s)
+        self._silence = Silence()
         self._shared = SharedQueue(self._ask_queue, options.min_interval_s)
         # Starts no thread until the first call.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="slurm-backend")
@@ -141,7 +143,9 @@ class SlurmBackend:
     ) -> Mapping[ExternalHandle, Observation]:
         try:
             rows = await self._shared.rows(cluster)
+            self._silence.answered(cluster)
         except BrokerError as error:
+            self._silence.refused(cluster, str(error))
             return {handle: Observation(Observed.UNKNOWN, backend_detail=str(error)) for handle in jobs}
         return await self._in_thread(self._judge.judge, jobs, rows, cluster)
 

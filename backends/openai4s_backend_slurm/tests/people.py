@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import queue
-import secrets
 import shutil
 import subprocess
 import sys
@@ -48,6 +47,10 @@ workspace = "root"
 """
 
 
+# By home: what was proven there holds for the next person of that home, who need not wait for it.
+_PROOFS: dict[Path, bytes] = {}
+
+
 class PersonError(Exception):
     """What the person was told instead of an answer."""
 
@@ -58,7 +61,7 @@ class Person:
     def __init__(self, user: Any, cluster: Cluster, profile: str, backend: str = "", **clocks: float) -> None:
         self._user = user
         self._cluster = cluster
-        self.root = Path(user.home) / f"p{secrets.token_hex(3)}"
+        self.root = _free_home(Path(user.home), cluster.layout.tag)
         values: dict[str, Any] = {"period_s": 0.5, "call_deadline_s": 8, "settle_s": 3.0, "deadline_s": 5, **clocks}
         self._site = PROFILE.format(profile=profile, backend=backend, **values)
         self.events: list[dict[str, Any]] = []
@@ -69,6 +72,11 @@ class Person:
 
     def __enter__(self) -> Person:
         made = make_place(self.root)
+        if self.root in _PROOFS:
+            self._proofs.parent.mkdir(parents=True, mode=0o700)
+            self._proofs.write_bytes(_PROOFS[self.root])
+            for private in (self._proofs, *list(self._proofs.parents)[:3]):
+                private.chmod(0o600 if private == self._proofs else 0o700)
         (self.root / "cluster.toml").write_text(self._site)
         _give(self.root, self._user)
         environment = {
@@ -107,7 +115,19 @@ class Person:
         self._listener.join(10)
         assert self._process.stdout is not None
         self._process.stdout.close()
+        if self._proofs.exists():
+            _PROOFS[self.root] = self._proofs.read_bytes()
         shutil.rmtree(self.root, ignore_errors=True)
+
+    @property
+    def work(self) -> Path:
+        """The folder that the notebook lies in."""
+        return self.root / "work"
+
+    @property
+    def _proofs(self) -> Path:
+        """Where the backend keeps what it has proven."""
+        return self.root / "home/.local/state/openai4s/slurm/isolation"
 
     # -- orders ------------------------------------------------------------------------------------------------------
 
@@ -195,6 +215,11 @@ class Person:
                 self.events.append(said["event"] | {"at": time.monotonic()})
             else:
                 self._answers[said["id"]].put(dict(said))
+
+
+def _free_home(base: Path, tag: str) -> Path:
+    """The same paths again and again, because a proof of isolation holds for exactly these."""
+    return next(home for number in itertools.count() if not (home := base / f"p{tag}-{number}").exists())
 
 
 def _give(root: Path, user: Any) -> None:
