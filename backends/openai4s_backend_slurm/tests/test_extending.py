@@ -29,6 +29,14 @@ def extended(person: Person, by: str) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+def recorded(person: Person, kind: str, deadline_s: float = 90.0) -> None:
+    """Wait until something of this kind is written down."""
+    deadline = time.monotonic() + deadline_s
+    while not any(line.startswith(f"{kind} ") for line in (found := person.ask("recorded"))):
+        assert time.monotonic() < deadline, f"no {kind}: {found}, end {ends_at(person)}; {person.story()}"
+        time.sleep(0.2)
+
+
 def ends_at(person: Person) -> float:
     return float(person.ask("ends_at") or 0.0)
 
@@ -48,7 +56,7 @@ def test_where_only_operators_may_that_is_said_and_what_they_do_is_followed(
         assert status == 1
         assert "lets only its operators extend a running session" in refused
         assert refused.count("\n") == 1, "one sentence"
-        assert "extension_refused" in " ".join(person.ask("recorded"))
+        recorded(person, "extension_refused")
         before = ends_at(person)
         cluster.admin.command("scontrol", "update", f"JobId={running(cluster)}", "TimeLimit=30")
         wait_until(lambda: ends_at(person) > before + 1000, "the operator's end to be known", A_WHILE_S)
@@ -66,7 +74,7 @@ def test_a_profile_that_fixes_its_time_limit_does_not_even_ask(
         person.ask("shut_down")
 
 
-def test_who_may_extend_a_job_gets_a_later_end_and_a_second_warning(ordinary_user: Any, wait_until: Any) -> None:
+def test_who_may_extend_a_job_gets_a_later_end(ordinary_user: Any) -> None:
     """The whole cluster belongs to this account, so that it is an operator."""
     account = Account.named(ordinary_user.name)
     profile = PROFILE + "\n[profiles.cluster.leases]\nwarn_s = 110"
@@ -75,12 +83,12 @@ def test_who_may_extend_a_job_gets_a_later_end_and_a_second_warning(ordinary_use
         Person(ordinary_user, cluster, profile, **SHORT) as person,
     ):
         person.start()
-        wait_until(lambda: "walltime_warning " in " ".join(person.ask("recorded")), "a warning", 90)
+        recorded(person, "walltime_warning")
         before = ends_at(person)
         status, told, refused = extended(person, "5m")
         assert (status, refused) == (0, "")
         assert "now runs until" in told
-        wait_until(lambda: "walltime_warning_withdrawn" in " ".join(person.ask("recorded")), "it is taken back")
+        recorded(person, "walltime_warning_withdrawn")
         assert ends_at(person) == pytest.approx(before + 300, abs=61)
         asked = cluster.run(["squeue", "-h", "-o", "%l", "-j", running(cluster)]).stdout.strip()
         assert asked == "7:00"
