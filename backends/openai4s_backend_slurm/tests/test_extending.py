@@ -32,7 +32,10 @@ def extended(person: Person, by: str) -> tuple[int, str, str]:
 def recorded(person: Person, kind: str, deadline_s: float = 90.0) -> None:
     """Wait until something of this kind is written down."""
     deadline = time.monotonic() + deadline_s
-    while not any(line.startswith(f"{kind} ") for line in (found := person.ask("recorded"))):
+    while True:
+        found = person.ask("recorded")
+        if any(line.startswith(f"{kind} ") for line in found):
+            return
         assert time.monotonic() < deadline, f"no {kind}: {found}, end {ends_at(person)}; {person.story()}"
         time.sleep(0.2)
 
