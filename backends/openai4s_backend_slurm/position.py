@@ -18,7 +18,7 @@ from .parse import QueueRow
 
 _HOLDS_S = 30.0
 _HIDDEN_HOLDS_S = 3600.0
-_TURN = re.compile(r"\(?(?:Priority|Resources)\b")
+_TURN = re.compile(r"\(?(?:Priority|Resources|ReqNodeNotAvail)\b")
 
 
 class Positions:
