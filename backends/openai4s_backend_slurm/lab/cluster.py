@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -165,8 +166,7 @@ class Cluster:
 
     def _write_configuration(self, ports: Ports) -> None:
         owners = (self._controller_account.name, self._node_account.name)
-        address = configuration.LOGIN_ADDRESS if self.shape.network else "127.0.0.1"
-        text = configuration.slurm_conf(self.shape, self.layout, ports, machine.host_name(), owners, address)
+        text = configuration.slurm_conf(self.shape, self.layout, ports, machine.host_name(), owners, self.login_address)
         devices = machine.gpu_devices(self.layout.part("dev")) if self.shape.one_user is None else "/dev/tty[0-1]"
         conf = self.layout.conf.parent
         self._write(self.layout.conf, text, self._node_account)
@@ -270,6 +270,17 @@ class Cluster:
     def client_environment(self, *, is_hasty: bool = False) -> dict[str, str]:
         """What a client needs to find this cluster. A hasty one gives up after two seconds instead of ten."""
         return {"SLURM_CONF": str(self.layout.hasty_conf if is_hasty else self.layout.conf)}
+
+    @property
+    def login_address(self) -> str:
+        """Where nodes find what listens on the login host."""
+        return configuration.LOGIN_ADDRESS if self.shape.network else "127.0.0.1"
+
+    def on_login_host(self, user: Any) -> list[str]:
+        """What root puts before a command that `user` is to run there; nothing where there is one network only."""
+        if not self.shape.network:
+            return []
+        return network.enter(self.layout, "login", Account(user.name, user.uid, user.gid, ""))
 
     def run(
         self,
