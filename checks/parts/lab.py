@@ -106,7 +106,7 @@ class Lab:
         """An empty notebook whose kernel is a session of that profile."""
         name = f"python3-{profile}-session"
         kernelspec = {"name": name, "display_name": f"Python 3 ({profile} session)", "language": "python"}
-        cell = {
+        cell: dict[str, Any] = {
             "cell_type": "code",
             "id": "first",
             "source": "",
