@@ -125,7 +125,7 @@ describe('what happened', () => {
     shown({ state: 'starting', reason, recoveries: 1 });
     shown({ state: 'starting', sentence: '1 of 4 conditions', recoveries: 1 });
     const [notice] = shown({ ...READY, memory_lost: true, recoveries: 1 }, { ...ALL, starting: false });
-    expect(notice.text).toContain('The machine failed. The kernel was started afresh');
+    expect(notice.text).toContain('started afresh, its variables are gone. The machine failed.');
   });
 
   it('is silent where a person chose so', () => {

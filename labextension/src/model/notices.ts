@@ -160,11 +160,8 @@ export class NoticeBoard {
     if (!isNews || session.state === 'ended') {
       return [];
     }
-    const text = trans.__(
-      '%1: %2 The kernel was started afresh: variables and imports are gone. Run your cells again from the top.',
-      title(session),
-      seen.cause
-    );
+    // JupyterLab cuts a notification after 140 characters: what matters most comes first.
+    const text = trans.__('%1: started afresh, its variables are gone. %2', title(session), seen.cause).trim();
     const actions = [this._show()];
     const key = `lost:${session.workload_id}:${session.recoveries}`;
     return [{ key, kind: 'warning', text, session, actions, isPassing: false }];
