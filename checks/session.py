@@ -75,7 +75,7 @@ async def _with_a_server(report: Report, place: Place, local: Transcript) -> Non
     report.section("a Jupyter server, REST and websocket")
     async with running_server(place.work, place.root / "server.log") as server:
         started = time.monotonic()
-        session = await server.open_session(SESSION_KERNEL, "session.ipynb")
+        session = await server.started_session(SESSION_KERNEL, "session.ipynb")
         kernel_id = session["kernel"]["id"]
         report.figure("POST api/sessions answered after", f"{time.monotonic() - started:.2f} s")
         async with server.channels(kernel_id) as channels:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from .app_values import Announce, AppSettings, KernelRequest, KernelState, Notice, SessionChange
+from .choices import ChoiceBook, ChosenStart
 from .gateway.worker_gateway import Endpoint
 from .orchestration.admission import AdmissionRequest
 from .orchestration.errors import Refused
@@ -29,6 +30,7 @@ from .orchestration.models import ReadyCheck, ResourceProfile, SessionSpec, Work
 from .orchestration.reasons import Reason
 from .orchestration.reclaimer import LeaseNotice
 from .orchestration.store import Store, leases, overview
+from .orchestration.usage import Usage
 from .orchestration.walltime import WalltimeNotice
 from .orchestration.walltime_desk import Extended
 from .parts import AdmissionParts, RunningParts, load_site_config
@@ -44,6 +46,7 @@ __all__ = [
     "LeaseNotice",
     "Notice",
     "SessionChange",
+    "Usage",
     "WalltimeNotice",
     "load_site_config",
 ]
@@ -63,6 +66,7 @@ class ControlPlane:
         """Raises ConfigError for a wrong cluster.toml. Makes no file and no socket."""
         self._admitting = AdmissionParts(settings)
         self._settings = settings
+        self._choices = ChoiceBook()
         self._running: RunningParts | None = None
         self._opening = asyncio.Lock()
         self._loop = asyncio.new_event_loop()
@@ -102,6 +106,14 @@ class ControlPlane:
         """Put a question, or a wish, to the person's desk."""
         return self._submit(self._ask(question))
 
+    def choose(self, kernel_id: str, chosen: ChosenStart) -> None:
+        """What a kernel that will be started under this id is to have."""
+        self._choices.choose(kernel_id, chosen)
+
+    def chosen(self, kernel_id: str) -> ChosenStart:
+        """What was chosen for it; an empty choice when nothing was."""
+        return self._choices.of(kernel_id)
+
     def drive_what_is_open(self) -> Future[bool]:
         """Start driving, if this person has a workload that is not over. Where there is no state, it makes none."""
         return self._submit(self._drive_what_is_open())
@@ -113,6 +125,10 @@ class ControlPlane:
     def can_extend(self, profile: str) -> bool:
         """Whether sessions of this profile may be extended at all. From memory."""
         return self._admitting.walltime.can_extend(profile)
+
+    def usage(self, workload_id: str) -> Usage | None:
+        """What a session uses, as its workers last told. From memory; None while nothing is known."""
+        return None if self._running is None else self._running.usage.of(workload_id)
 
     def signal(self, kernel_id: str, signum: int) -> None:
         """Send a signal to the kernel's process. A dead kernel is no error."""
@@ -244,6 +260,7 @@ class ControlPlane:
                 notebook_path=request.notebook_path,
                 installation=request.installation,
                 resources=request.resources,
+                choice=request.choice,
             ),
             launch=replace(request.launch, cwd=str(cwd)),
             socket_path=_longest_socket_path(),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .orchestration.choice import ResourceChoice
 from .orchestration.models import KernelLaunch, Phase
 from .orchestration.readiness import Readiness
 from .orchestration.reasons import Reason
@@ -40,6 +41,7 @@ class KernelRequest:
     installation: tuple[str, ...]  # folders the kernel's program is installed in
     resources: tuple[str, ...]  # the kernelspec's own folder
     launch: KernelLaunch
+    choice: ResourceChoice = field(default_factory=ResourceChoice)  # of what the profile lets a person choose
     state_was_lost: bool = False  # it follows a death that nobody asked for
 
 

@@ -61,7 +61,8 @@ class LiveTasks:
         self._inbox: asyncio.Queue[tuple[str, Mapping[str, Any]]] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._seen = -1
+        self._seen: tuple[int, int] | None = None
+        self._own_writes = 0
         self._handing_over = asyncio.Lock()  # a task asked for from inside is handed over in one way only
 
     def start(self) -> None:
@@ -76,6 +77,10 @@ class LiveTasks:
         for running in self._running.values():
             running.close()
         self._running.clear()
+
+    def look_again(self) -> None:
+        """This process wrote rows itself, which is no change by others. On the loop."""
+        self._own_writes += 1
 
     def worker_message(self, allocation_id: str, message: Mapping[str, Any]) -> None:
         """From any thread."""
@@ -99,7 +104,7 @@ class LiveTasks:
     async def _look(self) -> None:
         if not self._daemon.is_registered:
             return
-        seen = await self._store.run(_changes_by_others)
+        seen = (self._own_writes, await self._store.run(_changes_by_others))
         if seen == self._seen:
             return
         open_now = await self._store.run(tasks.open_tasks, self._daemon.daemon_id)
@@ -128,11 +133,19 @@ class LiveTasks:
         if task.task_id not in self._running:
             folder = await asyncio.to_thread(_make_folder, self._store.state_dir, task.task_id)
             self._running[task.task_id] = _Running(task.allocation_id, LogWriter(str(folder)))
-        message = {"type": "task", "task_id": task.task_id, "argv": list(task.argv), "cwd": task.cwd}
+        message = {"type": "task", **await self._told(task)}
         if not self._outbox.send_if_known(task.allocation_id, 0, message):
             return False
         await self._store.run(tasks.sent, task.task_id, self._clock())
         return True
+
+    async def _told(self, task: Task) -> dict[str, Any]:
+        """What the worker needs to know of it; on every rank also which machines these are, the first one first."""
+        told = {"task_id": task.task_id, "argv": list(task.argv), "cwd": task.cwd, "every_rank": task.every_rank}
+        situation = await self._store.run(Store.situation, task.workload_id) if task.every_rank else None
+        if situation is not None:
+            told["env"] = {"OPENAI4S_HOSTS": ",".join(worker.host for worker in situation.workers)}
+        return told
 
     # -- from the workers to the rows ------------------------------------------------------------------------------
 
@@ -175,9 +188,10 @@ class LiveTasks:
             return
         try:
             argv = [str(part) for part in message.get("argv", ())]
-            task = await self._desk.open(workload.workload_id, workload.owner, argv, str(message.get("cwd", "")))
+            asked = (workload.workload_id, workload.owner, argv, str(message.get("cwd", "")))
+            task = await self._desk.open(*asked, every_rank=message.get("every_rank") is True)
             self._running[task.task_id] = _Running(allocation_id, None)
-            answer |= {"type": "task", "task_id": task.task_id, "argv": argv, "cwd": task.cwd}
+            answer |= {"type": "task", **await self._told(task)}
             await self._store.run(tasks.sent, task.task_id, self._clock())
         except ProvisionerError as error:
             answer |= {"type": "task_refused", "sentence": str(error)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,9 @@ from .orchestration.errors import ConfigError
 from .orchestration.executor import Executor
 from .orchestration.frontdesk import StoreFrontDesk
 from .orchestration.launches import LaunchBook
-from .orchestration.models import Allocation, Kind
+from .orchestration.models import Allocation, Kind, ResourceProfile
 from .orchestration.outbox import Outbox
-from .orchestration.ports import AllocationBackend, BackendFactory, WorkerChannel
+from .orchestration.ports import AllocationBackend, BackendFactory, MaskProvider, WorkerChannel
 from .orchestration.private_folder import prepare_folder
 from .orchestration.reclaimer import Reclaimer
 from .orchestration.reconciler import Reconciler, never
@@ -42,6 +42,7 @@ from .orchestration.reports import WorkerReports
 from .orchestration.session import SessionService
 from .orchestration.store import Situation, StoreThread, leases
 from .orchestration.tasks import TaskDesk
+from .orchestration.usage import UsageBoard
 from .orchestration.walltime_desk import Extended, WalltimeDesk
 from .orchestration.walltime_watch import WalltimeWatch
 from .orchestration.ways_in import WaysIn
@@ -100,13 +101,16 @@ class AdmissionParts:
         self.backends = load_backends(self.config, settings)
         self.listen, self.advertise = _network_settings(settings)
         self.store = StoreThread(settings.state_dir)
-        self.sandbox = SessionSandbox(
-            Path.home(), settings.state_dir, settings.exchange_dir, settings.workspaces_dir, settings.jupyter_folders
-        )
+        folders = (settings.state_dir, settings.exchange_dir, settings.workspaces_dir, settings.jupyter_folders)
+        self.sandbox = SessionSandbox(Path.home(), *folders, self._masks)
         self.admission = Admission(
             self.config, self.backends, self.store, self.sandbox, listens=self.listen is not None
         )
         self.walltime = WalltimeDesk(self.config, self.backends, self.store)
+
+    def _masks(self, profile: ResourceProfile) -> Sequence[str]:
+        backend = self.backends.get(profile.backend)
+        return backend.masks(profile) if isinstance(backend, MaskProvider) else ()
 
     def network_door(self) -> NetworkDoor | None:
         """What to listen on, with the certificate, which is made now if there is none. None: open no port."""
@@ -140,9 +144,8 @@ class Driving:
         adopts: Kind | None = None,
         end_moved: Callable[[], None] = lambda: None,
     ) -> None:
-        """`ways_in`: where the workers of an attempt dial; `turned_away`: why some may not have come in.
-        `can_recover` and `adopts` are the reconciler's. `end_moved`: called when an allocation's own end became known,
-        or another."""
+        """`ways_in`: where the workers of an attempt dial; `turned_away`: why some may not have come in; `can_recover`
+        and `adopts` are the reconciler's. `end_moved`: called when an allocation's own end became known, or another."""
         settings, config, store = admitting.settings, admitting.config, admitting.store
         self.changes, self.launches, self.daemon = ChangeBoard(), LaunchBook(), Daemon(store)
         self.outbox = Outbox(workers)
@@ -167,8 +170,8 @@ class Driving:
             preparer=self.preparer,
             outbox=self.outbox,
             launches=self.launches,
-            turned_away=turned_away,
             end_moved=end_moved,
+            turned_away=turned_away,
         )
         self.reconciler = Reconciler(
             store=store,
@@ -209,6 +212,7 @@ class RunningParts:
         self._folder = folder
         self._store = store
         issuer = credential_issuer(admitting.settings)
+        self.usage = UsageBoard()
         observer = _Relay()
         desk = StoreFrontDesk(store, issuer)
         self.gateway = WorkerGateway(Path(folder.path) / "gw", desk, observer, network=admitting.network_door())
@@ -245,6 +249,8 @@ class RunningParts:
             issuer=issuer,
             policy=config.policy,
             leases_changed=lambda: self.reclaimer.poke(),
+            usage=self.usage,
+            memory_limit_mb=lambda name: config.profiles[name].memory_mb if name in config.profiles else 0,
         )
         self.tasks = LiveTasks(store, daemon, outbox, TaskDesk(config, admitting.backends, store))
         observer.reports, observer.tasks = self.reports, self.tasks

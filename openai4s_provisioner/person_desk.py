@@ -1,41 +1,50 @@
-"""What a person may ask of their own workloads: look, stop, keep. Whatever belongs to others is not there for them.
+"""What a person may ask of their own workloads: look, stop, keep, extend, run a task, read the log.
 
-Runs on the control thread's loop, with or without the parts that drive sessions. It states wishes and reads facts.
+Whatever belongs to others is not there for them. Runs on the control thread's loop, with or without the parts that
+drive sessions. It states wishes and reads facts; who asked is recorded.
 """
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .app_values import SessionChange
-from .orchestration.errors import NotFound
-from .orchestration.models import Kind, ResourceProfile
-from .orchestration.store import overview
+from .orchestration.choice import ResourceChoice
+from .orchestration.errors import NotFound, Refused, SessionEnded
+from .orchestration.models import Kind, ResourceProfile, Task
+from .orchestration.reasons import Reason
+from .orchestration.session import ended_error
+from .orchestration.store import Store, leases, overview, tasks
 from .orchestration.store.overview import Seen
+from .orchestration.tasks import TaskDesk
 from .parts import AdmissionParts, RunningParts
+from .workload_logs import LogPiece, piece_of
 
 REMEMBERED_S = 24 * 3600.0  # how long an ended workload is shown
 _MOST_SHOWN = 200
+_WORDS = {Kind.SESSION: "session", Kind.BATCH: "command"}
 
 
 @dataclass(frozen=True)
 class View:
-    """One workload for a person: the rows, the profile it runs with, and what its kernels say, by kernel id."""
+    """One workload for a person: the rows, the profile as it has it, and what its kernels say, by kernel id."""
 
     seen: Seen
     profile: ResourceProfile | None  # None: it is no longer offered
     changes: Mapping[str, SessionChange] = field(default_factory=dict)
-
-    @property
-    def workload_id(self) -> str:
-        return self.seen.now.workload.workload_id
+    can_extend: bool = False  # whether asking may succeed at all
 
     @property
     def kind(self) -> Kind:
         return self.seen.now.workload.kind
+
+    @property
+    def is_over(self) -> bool:
+        return self.seen.now.workload.phase.is_terminal
 
 
 @dataclass(frozen=True)
@@ -48,8 +57,11 @@ class Overview:
 
 class PersonDesk:
     def __init__(self, admitting: AdmissionParts, running: RunningParts | None) -> None:
+        self._settings = admitting.settings
         self._config = admitting.config
+        self._backends = admitting.backends
         self._store = admitting.store
+        self._walltime = admitting.walltime
         self._running = running
         self._owner = getpass.getuser()
 
@@ -72,9 +84,93 @@ class PersonDesk:
             raise NotFound(f"There is no {_WORDS[kind]} {workload_id[:64]!r}. It may have been removed.")
         return self._view(found)
 
+    async def log(self, workload_id: str, kind: Kind, position: int = -1) -> tuple[LogPiece, bool]:
+        """The log from `position` on (negative: its last part), and whether nothing more will come. Raises NotFound."""
+        view = await self.view(workload_id, kind)
+        now = view.seen.now
+        piece = await asyncio.to_thread(piece_of, self._settings, now.workload, now.allocation, position)
+        return piece, view.is_over
+
+    # -- wishes ----------------------------------------------------------------------------------------------------
+
+    async def stop(self, workload_id: str, kind: Kind, actor: str) -> View:
+        """Raises NotFound, or SessionEnded for one that is over. Whoever drives it carries that out."""
+        view = await self.view(workload_id, kind)
+        if view.is_over:
+            raise ended_error(view.seen.now.workload)
+        if self._running is not None:
+            await self._running.sessions.request_stop(workload_id, Reason.USER_CANCELLED, actor)
+        else:
+            args = (workload_id, Reason.USER_CANCELLED, "", actor, time.time())
+            await self._store.run(Store.request_stop, *args)
+        return await self.view(workload_id, kind)
+
+    async def keep(self, workload_id: str, actor: str) -> View:
+        """Renew the idle clocks of all its kernels. Raises NotFound, Refused, or SessionEnded when it is too late."""
+        view = await self.view(workload_id, Kind.SESSION)
+        held = [each.kernel_id for each in view.seen.now.bindings if each.released_at is None]
+        if view.is_over or not held:
+            raise ended_error(view.seen.now.workload)
+        for kernel_id in held:
+            await self._store.run(leases.keep, kernel_id, actor, time.time())
+        if self._running is not None:
+            self._running.reclaimer.poke()
+        return await self.view(workload_id, Kind.SESSION)
+
+    async def extend(self, workload_id: str, seconds: int) -> View:
+        """Raises NotFound, or Refused where it cannot be extended."""
+        await self.view(workload_id, Kind.SESSION)
+        desk = self._walltime if self._running is None else self._running
+        await desk.extend(workload_id, seconds, self._owner)
+        return await self.view(workload_id, Kind.SESSION)
+
+    def check_choice(self, profile_name: str, choice: ResourceChoice) -> ResourceProfile:
+        """The profile that is meant. Raises NotFound for an unknown one, Refused for what it does not allow."""
+        profile = self._config.profiles.get(profile_name or self._config.default_profile)
+        if profile is None:
+            known = ", ".join(sorted(self._config.profiles))
+            raise NotFound(f"There is no profile {profile_name[:64]!r}. Choose one of: {known}.")
+        if (sentence := profile.refusal_of(choice)) is not None:
+            raise Refused(Reason.POLICY_REJECTED, sentence)
+        return profile
+
+    # -- tasks -----------------------------------------------------------------------------------------------------
+
+    async def tasks(self, workload_id: str) -> list[Task]:
+        """Of one session, the newest first. Raises NotFound."""
+        await self.view(workload_id, Kind.SESSION)
+        return await self._store.run(tasks.of_workload, workload_id)
+
+    async def open_task(self, workload_id: str, argv: Sequence[str]) -> Task:
+        """Raises NotFound, Refused."""
+        view = await self.view(workload_id, Kind.SESSION)
+        desk = TaskDesk(self._config, self._backends, self._store)
+        task = await desk.open(workload_id, self._owner, argv, view.seen.now.workload.spec.cwd)
+        self._hand_over()
+        return task
+
+    async def cancel_task(self, task_id: str, actor: str) -> Task:
+        """Wish it ended. Raises NotFound, or SessionEnded for one that is over."""
+        task = await self._store.run(tasks.task, task_id) if self._store.exists else None
+        workload = None if task is None else await self._store.run(Store.workload, task.workload_id)
+        if task is None or workload is None or workload.owner != self._owner:
+            raise NotFound(f"There is no task {task_id[:64]!r}. It may have been removed.")
+        if task.ended_at is not None:
+            raise SessionEnded(Reason.USER_CANCELLED, "The task is over already.")
+        await self._store.run(tasks.cancel, task_id, actor, time.time())
+        self._hand_over()
+        return await self._store.run(tasks.task, task_id) or task
+
+    def _hand_over(self) -> None:
+        if self._running is not None:
+            self._running.tasks.look_again()
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
     def _view(self, seen: Seen) -> View:
-        profile = self._config.profiles.get(seen.now.workload.profile)
-        return View(seen, profile, self._changes(seen))
+        workload = seen.now.workload
+        profile = self._config.profile_for(workload.profile, workload.spec)
+        return View(seen, profile, self._changes(seen), self._walltime.can_extend(workload.profile))
 
     def _changes(self, seen: Seen) -> dict[str, SessionChange]:
         if self._running is None:
@@ -82,6 +178,3 @@ class PersonDesk:
         told = ((each.kernel_id, self._running.kernels.change(each.kernel_id)) for each in seen.now.bindings)
         workload_id = seen.now.workload.workload_id
         return {name: change for name, change in told if change is not None and change.workload_id == workload_id}
-
-
-_WORDS = {Kind.SESSION: "session", Kind.BATCH: "command"}

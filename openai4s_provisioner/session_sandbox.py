@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,15 @@ from .sandbox.spec import SandboxSpec
 
 @dataclass(frozen=True)
 class SessionSandbox:
-    """`jupyter_folders`: Jupyter's configuration, data and runtime folders. `workspaces`: where private ones lie."""
+    """`jupyter_folders`: Jupyter's configuration, data and runtime folders. `workspaces`: where private ones lie.
+    `masks`: what a profile's backend has hidden besides."""
 
     home: Path
     state_dir: Path
     exchange_dir: Path
     workspaces: Path
     jupyter_folders: tuple[str, ...]
+    masks: Callable[[ResourceProfile], Sequence[str]] = lambda profile: ()
 
     @property
     def session_home(self) -> Path:
@@ -59,4 +61,5 @@ class SessionSandbox:
             resources=spec.resources,
             share=profile.share,
             share_read_only=profile.share_read_only,
+            masked=self.masks(profile),
         )

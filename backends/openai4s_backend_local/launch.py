@@ -24,6 +24,7 @@ from openai4s_provisioner.orchestration.ports import (
     Unknown,
 )
 from openai4s_provisioner.orchestration.reasons import Reason
+from openai4s_provisioner.sandbox.devices import VISIBILITY
 
 from . import shim
 from .process_tree import Life, standings
@@ -193,5 +194,6 @@ def _private(path: str, flags: int) -> int:
 
 def _small_environment(allocation_id: str) -> dict[str, str]:
     """Nothing of the server's environment but what every program needs: tokens and settings stay behind."""
-    kept = {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith("LC_")}
+    known = _INHERITED.union(VISIBILITY)
+    kept = {name: value for name, value in os.environ.items() if name in known or name.startswith("LC_")}
     return {**kept, shim.MARKER: allocation_id}

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from openai4s_provisioner.orchestration.errors import ConfigError, CouldNotAsk
+from openai4s_provisioner.orchestration.errors import ConfigError, CouldNotAsk, Refused
 from openai4s_provisioner.orchestration.models import ExternalHandle, ResourceProfile
 from openai4s_provisioner.orchestration.ports import (
     AllocationRequest,
@@ -27,14 +27,18 @@ from openai4s_provisioner.orchestration.ports import (
 )
 from openai4s_provisioner.orchestration.reasons import Reason
 
-from . import script, wording
+from . import extension, script, wording
 from .broker import Broker, BrokerError, TimedOut, Unreachable
+from .isolation import IsolationProofs
 from .judge import Judge
 from .lookup import NAME, Lookup, on, read_handle
+from .masks import masks
 from .parse import JobName, QueueRow
 from .places import Places
 from .profiles import SlurmOptions, read_options, read_profile
+from .proof import JobProver
 from .queue import SharedQueue
+from .steps import task_step
 from .submit import Submitter
 
 _THREADS = 6  # a hung submission must not hold up observation
@@ -53,6 +57,9 @@ class SlurmBackend:
         self._lookup = Lookup(broker, self._places, options.cluster)
         self._submitter = Submitter(broker, self._lookup, self._places, options.cluster)
         self._judge = Judge(self._lookup, self._places, self._end)
+        self._options = options
+        prover = JobProver(self, self._places.forget, state_dir, exchange_dir, options)
+        self._proofs = IsolationProofs(prover, state_dir / NAME / "isolation", options.isolation_max_age_s)
         self._shared = SharedQueue(self._ask_queue, options.min_interval_s)
         # Starts no thread until the first call.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="slurm-backend")
@@ -62,6 +69,18 @@ class SlurmBackend:
 
     def check_task(self, profile: ResourceProfile) -> None:
         """A step runs below the worker, in the allocation that is held: every profile can hold it."""
+
+    def step_prefix(self, profile: ResourceProfile) -> Sequence[str]:
+        return task_step(profile.nodes)
+
+    def can_extend(self, profile: ResourceProfile) -> bool:
+        return extension.can_extend(profile)
+
+    async def extend(self, handle: ExternalHandle, profile: ResourceProfile, seconds: int) -> float:
+        known = read_handle(handle)
+        if known is None:
+            raise Refused(Reason.INVALID_SPEC, "No job has such a name.")
+        return await self._in_thread(extension.extend, self._broker, self._lookup, *known, profile, seconds)
 
     async def submit(self, request: AllocationRequest) -> SubmitResult:
         try:
@@ -100,10 +119,14 @@ class SlurmBackend:
     async def isolates_session_credentials(
         self, profile: ResourceProfile, private_network: bool = False
     ) -> IsolationVerdict:
-        return IsolationVerdict(True)
+        return await self._proofs.verdict(profile, private_network)
+
+    def masks(self, profile: ResourceProfile) -> Sequence[str]:
+        return masks(read_profile(profile), self._options)
 
     async def close(self) -> None:
         """Jobs live on; only our threads end."""
+        await self._proofs.close()
         await self._shared.close()
         self._threads.shutdown(wait=False)
 

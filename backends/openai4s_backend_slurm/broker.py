@@ -95,6 +95,9 @@ class Broker:
         refuse_credentials(argv)
         environment = self.environment()
         program = self._program(argv[0], environment["PATH"])
+        conf = environment.get("SLURM_CONF", "")
+        if conf and not os.access(conf, os.R_OK):  # the commands would try again for a minute
+            raise Absent(f"the configuration {conf} cannot be read on this machine")
         try:
             process = subprocess.Popen(
                 [program, *argv[1:]],

@@ -72,7 +72,7 @@ class Judge:
         if live is Observed.PENDING:
             return self._pending(name, token, row)
         self._never_since.pop(token, None)
-        return Observation(live, backend_detail=detail, hosts=parse.hosts(row.nodes))
+        return Observation(live, backend_detail=detail, hosts=parse.hosts(row.nodes), ends_at=row.ends_at)
 
     # Waiting.
 
@@ -87,14 +87,9 @@ class Judge:
             self._never_since.pop(token, None)
         elif self._clock() - self._never_since.setdefault(token, self._clock()) >= _NEVER_AFTER_S:
             self._give_up(name, token, Reason.UNSCHEDULABLE, f"It can never start: {why.words}.")
-        return Observation(Observed.PENDING, waiting=self._waiting_words(why, row), backend_detail=detail)
-
-    def _waiting_words(self, why: states.Waiting, row: QueueRow) -> str:
-        if row.starts_at is None or row.starts_at <= self._clock() or why.never_clears:
-            return why.words
-        now = time.strftime("%H:%M", time.localtime(self._clock()))
-        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.starts_at))
-        return f"{why.words} (estimated start {at}, as of {now})"
+        is_guess = row.starts_at is None or row.starts_at <= self._clock() or why.never_clears
+        starts_at = None if is_guess else row.starts_at
+        return Observation(Observed.PENDING, waiting=why.words, backend_detail=detail, estimated_start=starts_at)
 
     def _give_up(self, name: JobName, token: str, reason: Reason, words: str) -> None:
         """Written down first: how it ends is then known, whoever asks."""

@@ -80,6 +80,14 @@ class Places:
                         with contextlib.suppress(OSError):
                             os.unlink(path)
 
+    def forget(self, token: str) -> None:
+        """Leave nothing of a token behind, nor a folder that was made for it alone."""
+        with contextlib.suppress(OSError):
+            for path in (self._folder / token, self._folder / f"{token}{_LOCK}"):
+                path.unlink(missing_ok=True)
+            self._folder.rmdir()
+            self._folder.parent.rmdir()
+
     def exit_of(self, token: str, number: int) -> Exit | None:
         """What this very job's script wrote down of its end."""
         recorded = parse.recorded_exit(self._small(token, script.RECORD))

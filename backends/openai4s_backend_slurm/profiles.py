@@ -114,6 +114,7 @@ class SlurmOptions:
     deadline_s: float = 20.0
     min_interval_s: float = 1.0
     isolation_max_age_s: float = 7 * 24 * 3600.0
+    mask: tuple[str, ...] = ()
     commands: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -149,6 +150,9 @@ def read_options(options: Mapping[str, Any]) -> SlurmOptions:
         raise ConfigError(f"{where}: min_interval_s = {read.min_interval_s:g} is out of range. Use 0 to 60 seconds.")
     if read.isolation_max_age_s < 60:
         raise ConfigError(f"{where}: isolation_max_age_s = {read.isolation_max_age_s:g} is too small. Use at least 60.")
+    for path in read.mask:
+        if not path.startswith("/"):
+            raise ConfigError(f"{where}: mask holds {path!r}, which is not an absolute path. Begin it with '/'.")
     if read.slurm_conf and not read.slurm_conf.startswith("/"):
         raise ConfigError(f"{where}: slurm_conf = {read.slurm_conf!r} is not an absolute path. Begin it with '/'.")
     return read

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from openai4s_provisioner.orchestration.models import ResourceProfile
 
 from .profiles import MemoryStyle, SlurmProfile
+from .steps import worker_step
 
 SCRIPT, STEWARD, LOG, RECORD, STARTED = "job.sh", "steward.py", "job.log", "job.exit", "job.started"
 COMMENT = "openai4s"
@@ -117,6 +118,10 @@ def script(job: Job) -> str:
         "trap 'ended \"$?\"' EXIT",
         "trap 'asked=1' TERM INT",
         f'printf \'%s %s\\n\' "${{SLURM_JOB_ID:-}}" "${{SLURM_RESTART_COUNT:-0}}" >>"$folder/{STARTED}"',
+        'if [ "${SLURM_RESTART_COUNT:-0}" != 0 ]; then',
+        "    echo 'This job was put back into the queue. Its kernel cannot follow, so it ends.' >&2",
+        "    exit 1",
+        "fi",
         *_modules(job.site.modules),
         *_prologue(job.site.prologue),
         'cd -- "$folder" || exit 1',
@@ -145,7 +150,5 @@ def _command(job: Job) -> str:
     """One worker for each node; on a single one without a step, which needs nothing of the controller."""
     words = [job.python, "-I", "-S", STEWARD, job.python, "-I", *job.program]
     if job.profile.nodes > 1:
-        nodes = str(job.profile.nodes)
-        step = ["srun", "--export=ALL", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
-        words = [*step, "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", *words]
+        words = [*worker_step(job.profile.nodes), *words]
     return shlex.join(words)

@@ -79,9 +79,12 @@ class Exit:
 
 
 def base_state(text: str) -> str:
-    """``CANCELLED`` of ``CANCELLED by 1001`` and of ``CANCELLED+``; "" for what is no state at all."""
-    found = re.match(r"[A-Z_]+", text)
-    return found.group() if found else ""
+    """``CANCELLED`` of ``CANCELLED by 1001`` and of ``CANCELLED+``; "" for what is no state at all.
+
+    What is still being cleared away is not over, whatever stands before that.
+    """
+    words = re.findall(r"[A-Z_]+", text.partition(" ")[0])
+    return "COMPLETING" if "COMPLETING" in words else next(iter(words), "")
 
 
 def live_state(text: str) -> Observed | None:
@@ -116,19 +119,11 @@ _NEVER: Mapping[str, str] = {
     "DependencyNeverSatisfied": "what it depends on will never be",
     "ReservationDeleted": "the reservation was deleted",
     "DeadLine": "it could not start before its deadline",
-    "AssocMaxWallDurationPerJobLimit": "the profile asks for more time than your account may have for one job",
-    "AssocMaxNodePerJobLimit": "the profile asks for more machines than your account may have for one job",
-    "AssocMaxCpuPerJobLimit": "the profile asks for more processors than your account may have for one job",
-    "AssocMaxMemPerJob": "the profile asks for more memory than your account may have for one job",
-    "AssocMaxGRESPerJob": "the profile asks for more devices than your account may have for one job",
-    "QOSMaxWallDurationPerJobLimit": "the profile asks for more time than its quality of service grants one job",
-    "QOSMaxNodePerJobLimit": "the profile asks for more machines than its quality of service grants one job",
-    "QOSMaxCpuPerJobLimit": "the profile asks for more processors than its quality of service grants one job",
-    "QOSMaxMemoryPerJob": "the profile asks for more memory than its quality of service grants one job",
-    "QOSMaxGRESPerJob": "the profile asks for more devices than its quality of service grants one job",
-    "QOSMinCpuNotSatisfied": "the profile asks for fewer processors than its quality of service demands",
-    "QOSMinGRES": "the profile asks for fewer devices than its quality of service demands",
-    "QOSMinMemory": "the profile asks for less memory than its quality of service demands",
+    "AssociationTimeLimit": "the profile asks for more time than your account may have",
+    "QOSTimeLimit": "the profile asks for more time than its quality of service grants",
+    "MaxMemPerLimit": "the profile asks for more memory on one machine than this cluster grants",
+    "PartitionConfig": "the partition's own rules exclude what the profile asks for",
+    "JobHoldMaxRequeue": "it was put back into the queue too often",
 }
 _WAITS: Mapping[str, str] = {
     "None": "it was handed in and is about to be looked at",
@@ -155,11 +150,19 @@ _WAITS: Mapping[str, str] = {
     "MaxBfStartJobs": "enough others are being started first",
     "ReqNodeNotAvail": "machines that it may need are not available now; it goes on when they are",
     "NonZeroExitCode": "it ended badly before, and is held",
+    "PowerNotAvail": "there is not enough power for it now",
+    "PowerReserved": "power is reserved for others",
+    "BlockMaxError": "machines report errors",
+    "BlockFreeAction": "machines are being freed",
+    "BurstBufferOperation": "its burst buffer is being worked on",
+    "OutOfMemory": "it ran out of memory before, and is held",
     "JobLaunchFailure": "its start failed, and it is tried again",
 }
 _HELD = "the scheduler holds it after a failed start; ask your administrator, or shut the kernel down"
 _UNKNOWN_REASON = "the scheduler has it wait"
-_LIMIT = re.compile(r"(?:QOS|Assoc)(?:Grp|Max)\w*")
+# What one job may have at most, or must have at least, is decided by the profile, and by no other job's end.
+_OWN_LIMIT = re.compile(r"(?:QOS|Assoc)Max\w*Per(?:Job|Node)(?:Limit)?|QOSMin\w+")
+_LIMIT = re.compile(r"(?:QOS|Assoc|Association)(?:Grp|Max|Job|Resource|Usage)\w*|Max\w+PerAccount|AccountingPolicy")
 
 
 def waiting(reason: str) -> Waiting:
@@ -172,7 +175,9 @@ def waiting(reason: str) -> Waiting:
         return Waiting(_NEVER[code], never_clears=True)
     if code in _WAITS:
         return Waiting(_WAITS[code])
-    if _LIMIT.fullmatch(code) or code == "QOSJobLimit":
+    if _OWN_LIMIT.fullmatch(code):
+        return Waiting("the profile asks for more, or for less, than one job of yours may have here", never_clears=True)
+    if _LIMIT.fullmatch(code):
         return Waiting("you, or your group, use as much as is allowed at once; it goes on when some of that ends")
     if "requeued" in lowered:
         return Waiting("it was put back into the queue")

@@ -139,6 +139,7 @@ class Submitter:
         for stale in (script.RECORD, script.STARTED):
             (request.attempt_dir / stale).unlink(missing_ok=True)
         path = request.attempt_dir / script.SCRIPT
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w") as file:
-            file.write(script.script(job))
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(os.fsencode(script.script(job)))  # a path need not be text
         return job

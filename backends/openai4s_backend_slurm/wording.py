@@ -19,57 +19,73 @@ class Complaint(enum.Enum):
     UNKNOWN = "not known here"
 
 
-# The first that matches counts. Doubt comes before certainty.
-_COMPLAINTS: tuple[tuple[Complaint, str], ...] = (
-    (
-        Complaint.UNREACHABLE,
-        r"unable to contact slurm controller|socket timed out|connect failure|send failure|receive failure"
-        r"|zero bytes were transmitted|connection (?:refused|reset|timed out)|backup controller in standby"
-        r"|munge|protocol authentication error|communication failure|slurmctld.*not responding|transport endpoint"
-        r"|problem talking to|unable to connect to database|persistent connection|resource temporarily unavailable"
-        r"|header lengths|insane message length|unexpected (?:message|rpc) received|incompatible versions"
-        r"|shutting down|try again|temporarily|timed out|timeout|broken pipe|no route to host|network is unreachable"
-        r"|job violates.*rate limit|slurm is busy|out of memory|cannot allocate",
-    ),
-    (
-        Complaint.NOT_ASKED,
-        r"could not establish a configuration source|unable to (?:process|open|read) (?:the )?conf"
-        r"|s_p_parse_file|unable to process configuration file|resolve_ctls_from_dns_srv",
-    ),
-    (Complaint.DENIED, r"access/permission denied|user id is missing|not authorized|permission denied"),
-    (
-        Complaint.REFUSED,
-        r"invalid (?:partition|qos|account|generic resource|feature|reservation|node name|wckey|license|job id"
-        r"|dependency|time|numeric|argument|user|trackable resource|tres|specification|job constraint|gres"
-        r"|--|cluster name|option)"
-        r"|requested node configuration is not available|more processors requested than permitted"
-        r"|requested (?:time limit|partition|reservation|node|nodes|geometry|gres|licenses?)\b.*(?:invalid|not|exceed)"
-        r"|required (?:partition|node) not available|unable to open file|does not look like a batch script"
-        r"|unrecognized option|unknown option|invalid option|requires an argument|memory specification can not be"
-        r"|job violates|association|exceeds? |only permitted by root|job dependency|too many|limit"
-        r"|accounting storage is disabled|not running a supported accounting_storage|not allowed|no such "
-        r"|must (?:specify|be|have|request)|unable to resolve|unspecified error|node count specification invalid"
-        r"|missing|batch job submission failed: (?:job|script|pathname|invalid)|burst buffer|can ?not be |reject",
-    ),
+# The first that matches counts: doubt comes before certainty. The words are the scheduler's own, of all its versions.
+_UNREACHABLE = (
+    r"unable to contact slurm controller",
+    r"socket timed out|zero bytes were transmitted|header lengths are longer|insane message length",
+    r"communication (?:connection|shutdown) failure|message (?:send|receive) failure|failed to send entire message",
+    r"received zero length message|unexpected (?:message|rpc) received|incompatible versions of client and server",
+    r"connection (?:refused|reset|timed out)|broken pipe|no route to host|network is unreachable|transport endpoint",
+    r"(?:backup controller|controller is) in standby|operation now in progress|resource temporarily unavailable",
+    r"munge|protocol authentication error|authentication (?:agent|credential|public key)",
+    r"error generating job credential",
+    r"problem talking to the database|unable to connect to database|persistent connection|persistinit",
+    r"try again|not available right now|temporarily (?:disabled|unavailable)|rate limit|memory management error",
+    r"slurm internal error|data ?base connection reference|timed out",
 )
-_PATTERNS = tuple((complaint, re.compile(pattern, re.IGNORECASE)) for complaint, pattern in _COMPLAINTS)
+_NOT_ASKED = (
+    r"could not establish a configuration source|unable to process configuration file|s_p_parse_file",
+    r"unable to (?:read|parse|open) .*slurm\.conf|resolve_ctls_from_dns_srv",
+)
+_DENIED = (
+    r"access/permission denied|access denied|only permitted by root|not authorized|burst buffer permission denied",
+)
+_REFUSED = (
+    r"invalid (?:partition name|qos|account|wckey|feature|license|node name|time|time-min|generic resource|gres)",
+    r"invalid user id",
+    r"invalid (?:group id|cluster name|--nice|mcs_label|job array|trackable resource|tres|preferred feature|job id)",
+    r"invalid (?:knl|accounting frequency|numeric value|--[a-z-]+|[a-z-]+ specification|option|argument)",
+    r"requested (?:node configuration is not available|nodes not in this partition|time limit is invalid)",
+    r"requested (?:reservation is invalid|more tasks than available|account has breached)",
+    r"requested operation (?:not supported|is presently disabled)",
+    r"requested gres option unsupported|requested topology configuration",
+    r"more processors requested than permitted|(?:node|cpu|task) count specification invalid|no partition specified",
+    r"user's group not permitted to use this partition|required (?:node|partition) not available",
+    r"memory required by task is not available|job size specification needs to be provided|pathname of a file",
+    r"job violates accounting/qos policy|time limit specification required|only batch jobs are accepted",
+    r"job script not specified|job dependency problem|circular job dependency|qos preemption loop|generic error",
+    r"burst buffer (?:request invalid|resource limit exceeded)|duplicate generic resource|active features not subset",
+    r"no eligible clusters|container (?:runtime not configured|support is not configured)|multiple knl",
+    r"system submissions disabled|environment is missing in job|unspecified error|x11 forwarding not available",
+    r"unable to open file|does not look like a batch script|pipe or special file|script .*(?:too big|is empty)",
+    r"unrecognized option|unknown option|invalid option|requires an argument|ambiguous|doesn't allow an argument",
+    r"accounting storage is disabled|not running a supported accounting_storage|only 'accounting_storage/",
+    r"job has already finished|job/step already complet|job is not (?:running|suspended|pending)",
+)
+_COMPLAINTS = (
+    (Complaint.UNREACHABLE, _UNREACHABLE),
+    (Complaint.NOT_ASKED, _NOT_ASKED),
+    (Complaint.DENIED, _DENIED),
+    (Complaint.REFUSED, _REFUSED),
+)
+_PATTERNS = tuple((complaint, re.compile("|".join(words), re.IGNORECASE)) for complaint, words in _COMPLAINTS)
 
 # Why a submission was refused, in our words.
 _REFUSALS: tuple[tuple[str, Reason, str], ...] = (
-    (r"partition", Reason.INVALID_SPEC, "The profile names a partition that this cluster does not have for you"),
-    (r"qos", Reason.INVALID_SPEC, "The profile names a QoS that you may not use"),
-    (r"account|association", Reason.AUTHORIZATION_DENIED, "You may not submit under this account"),
+    (r"violates|limit|exceed|too many", Reason.QUOTA_EXCEEDED, "This cluster's limits do not allow this job"),
+    (r"unrecognized option|unknown option|invalid option", Reason.INVALID_SPEC, "This site refuses one of the options"),
+    (r"invalid account|association", Reason.AUTHORIZATION_DENIED, "You may not submit under this account"),
     (r"reservation", Reason.INVALID_SPEC, "The profile names a reservation that you may not use"),
+    (r"qos", Reason.INVALID_SPEC, "The profile names a QoS that you may not use"),
+    (r"partition", Reason.INVALID_SPEC, "The profile names a partition that this cluster does not have for you"),
     (r"gres|generic resource", Reason.INVALID_SPEC, "The profile asks for a kind of device that does not exist here"),
     (r"feature|constraint", Reason.INVALID_SPEC, "The profile asks for a feature that no machine here has"),
     (r"license", Reason.INVALID_SPEC, "The profile asks for a license that does not exist here"),
     (
-        r"node configuration is not available|node name|processors requested|node count",
+        r"node configuration is not available|node name|processors requested|count specification|memory required",
         Reason.UNSCHEDULABLE,
         "No machine of this cluster can ever grant what the profile asks for",
     ),
-    (r"unrecognized option|unknown option|invalid option", Reason.INVALID_SPEC, "This site refuses one of the options"),
-    (r"limit|exceed|too many|violates", Reason.QUOTA_EXCEEDED, "This cluster's limits do not allow a further job"),
 )
 _OVER = re.compile(
     r"invalid job id|job/step already (?:completing|completed)|job has already (?:finished|completed)", re.I

@@ -47,6 +47,7 @@ class Server:
         return await AsyncHTTPClient().fetch(request, raise_error=False)
 
     async def open_session(self, kernel_name: str, path: str) -> Message:
+        """The answer, which for a session that waits comes before its kernel is ready."""
         body = {"path": path, "name": path, "type": "notebook", "kernel": {"name": kernel_name}}
         answer = await self.ask("POST", "api/sessions", body)
         if answer.code != 201:
@@ -55,6 +56,19 @@ class Server:
             )
         session: Message = json.loads(answer.body)
         return session
+
+    async def started_session(self, kernel_name: str, path: str) -> Message:
+        """The same once its kernel is ready, for kernels in sessions."""
+        session = await self.open_session(kernel_name, path)
+        while True:
+            answer = await self.ask("GET", f"api/kernels/{session['kernel']['id']}")
+            kernel: Message = json.loads(answer.body)
+            if kernel.get("execution_state") == "starting":
+                await asyncio.sleep(0.05)
+            elif answer.code == 200 and kernel["execution_state"] != "dead":
+                return session
+            else:
+                raise RuntimeError(f"the kernel did not start: {kernel.get('reason') or kernel.get('message')}")
 
     @contextlib.asynccontextmanager
     async def channels(self, kernel_id: str) -> AsyncIterator[Channels]:

@@ -98,10 +98,14 @@ export class Actions {
     const { app, client, kernels } = this._options;
     const { kernel_id, path } = await client.startAgain(workload.workload_id);
     const name = workload.kind === 'SESSION' ? workload.kernels.at(0)?.kernel_name : undefined;
-    const context = kernels.contextOfPath(path);
+    const context = path === null ? undefined : kernels.contextOfPath(path);
     if (context) {
-      await context.changeKernel({ id: kernel_id, name });
-    } else {
+      // Where Jupyter still held the dead kernel's session, that session has the new kernel now, and says so here.
+      await app.serviceManager.sessions.refreshRunning();
+      if (context.session?.kernel?.id !== kernel_id) {
+        await context.changeKernel({ id: kernel_id, name });
+      }
+    } else if (path !== null) {
       await app.commands.execute('docmanager:open', { path, kernel: { id: kernel_id, name } });
     }
   }

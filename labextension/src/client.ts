@@ -41,7 +41,7 @@ export class Client {
     await this._json(`sessions/${encodeURIComponent(workloadId)}/extend`, { seconds });
   }
 
-  startAgain(workloadId: string): Promise<{ kernel_id: string; path: string }> {
+  startAgain(workloadId: string): Promise<{ kernel_id: string; path: string | null }> {
     return this._json(`sessions/${encodeURIComponent(workloadId)}/start-again`, {});
   }
 

@@ -22,6 +22,7 @@ import { SessionsModel } from './model/sessions';
 import { followNotices } from './notices/follow';
 import { PageAttention } from './page';
 import { SidePanel } from './panel/side';
+import { QueuedCells } from './queued';
 import { runningSection } from './running';
 
 /** What the plugins share. */
@@ -55,9 +56,12 @@ const sessions: JupyterFrontEndPlugin<ISessions> = {
     app.serviceManager.events.stream.connect((_, event) => {
       model.hear(event);
     });
-    notebooks?.widgetAdded.connect((_, panel) => {
-      kernels.add(panel.sessionContext);
-    });
+    if (notebooks) {
+      notebooks.widgetAdded.connect((_, panel) => {
+        kernels.add(panel.sessionContext);
+      });
+      new QueuedCells(model, kernels, notebooks);
+    }
     consoles?.widgetAdded.connect((_, panel) => {
       kernels.add(panel.sessionContext);
     });

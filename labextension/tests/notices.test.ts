@@ -35,8 +35,13 @@ describe('a start', () => {
   });
 
   it('names the expected time', () => {
-    const waiting = { sentence: '', estimated_start: '2026-11-29T21:30:00.000Z', estimate_as_of: null, position: 3 };
-    expect(shown({ waiting })[0].text).toMatch(/, estimated /);
+    const waiting = {
+      sentence: 'queued: waiting for resources',
+      estimated_start: '2026-11-29T21:30:00.000Z',
+      estimate_as_of: null,
+      position: 3
+    };
+    expect(shown({ waiting })[0].text).toMatch(/^analysis.ipynb: queued: waiting for resources, estimated /);
   });
 
   it('ends in a passing notification, under the same key', () => {

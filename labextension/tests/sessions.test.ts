@@ -16,7 +16,7 @@ class Server {
 
   snapshot(): Promise<ISnapshot> {
     this.asked += 1;
-    return this.answer instanceof Error ? Promise.reject(this.answer) : Promise.resolve(this.answer);
+    return this.answer instanceof Error ? Promise.reject(this.answer) : Promise.resolve(structuredClone(this.answer));
   }
 }
 
@@ -87,6 +87,21 @@ describe('reading', () => {
     answer(snapshot(session()));
     await vi.advanceTimersByTimeAsync(COALESCE_MS);
     expect(server.asked).toBe(2);
+  });
+
+  it('shows what an event says of a start at once, and believes the next read more', async () => {
+    await first(snapshot(session()));
+    const event = {
+      ...EVENT,
+      workload_id: session().workload_id,
+      phase: 'GRANTED',
+      sentence: 'waiting for the worker'
+    };
+    model.hear({ ...event, met: 1, missing: 'worker_registered' } as { schema_id: string });
+    expect(model.sessions[0]).toMatchObject({ missing: 'worker_registered', sentence: 'waiting for the worker' });
+    expect(model.sessions[0].conditions.map(condition => condition.met)).toEqual([true, false, false, false]);
+    await vi.advanceTimersByTimeAsync(COALESCE_MS);
+    expect(model.sessions[0].missing).toBe('allocation_granted');
   });
 
   it("passes over other people's events", async () => {

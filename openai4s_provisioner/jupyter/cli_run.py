@@ -35,6 +35,7 @@ _ALIVE_EVERY_S = 2.0
 def add_commands(commands: Any) -> None:
     run = commands.add_parser("run", help="run a command in the session that a kernel holds")
     run.add_argument("kernel", metavar="KERNEL", help="the kernel's id or its beginning, or its notebook")
+    run.add_argument("--ranks", choices=["first", "all"], default="first", help="where to run it (default: first)")
     add_settings(run)
     run.set_defaults(run=_run, command=None)
 
@@ -51,7 +52,8 @@ def _run(arguments: argparse.Namespace) -> int:
         try:
             desk = TaskDesk(admitting.config, admitting.backends, admitting.store)
             held = await desk.kernel_named(arguments.kernel)
-            task = await desk.open(held.workload_id, getpass.getuser(), arguments.command or [], os.getcwd())
+            asked = (held.workload_id, getpass.getuser(), arguments.command or [], os.getcwd())
+            task = await desk.open(*asked, every_rank=arguments.ranks == "all")
             return await _followed(admitting.store, settings.state_dir, task)
         finally:
             await admitting.stop()

@@ -298,16 +298,18 @@ class SessionProvisioner(KernelProvisionerBase):
             curve_publickey=public.decode(),
             curve_secretkey=secret.decode(),
         )
+        chosen = self._control_plane().chosen(self.kernel_id)
         resources = [spec.resource_dir] if spec.resource_dir and os.path.isdir(spec.resource_dir) else []
         return KernelRequest(
             kernel_id=self.kernel_id,
-            profile=self.profile,
+            profile=chosen.profile or self.profile,
             root=Path(root).absolute() if root else cwd,
             cwd=cwd,
             notebook_path=env.get("JPY_SESSION_NAME", ""),
             installation=tuple(installation_folders(argv, home, env.get("PATH"))),
             resources=tuple(resources),
             launch=launch,
+            choice=chosen.choice,
             state_was_lost=self._died,
         )
 

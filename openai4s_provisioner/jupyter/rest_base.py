@@ -7,8 +7,9 @@ authorizer and XSRF are the server's own; nothing here weakens them.
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
-import logging
+import re
 from collections.abc import Callable, Coroutine, Mapping
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -25,7 +26,7 @@ from .session_paths import shortened
 AUTH_RESOURCE = "openai4s"
 ANSWER_WITHIN_S = 30.0
 _MAX_BODY_BYTES = 256 * 1024
-_log = logging.getLogger(__name__)
+_ANONYMOUS = re.compile("[0-9a-f]{32}")  # what a server calls somebody who only knows its token
 _T = TypeVar("_T")
 
 
@@ -51,12 +52,25 @@ class SessionsHandler(APIHandler):
         self.door = door
 
     async def ask(self, question: Callable[[PersonDesk], Coroutine[Any, Any, _T]]) -> _T:
-        """Put a question to the person's desk. Raises Wrong for whatever it refuses."""
+        """Put a question about what there is to the person's desk. Raises Wrong for whatever it refuses."""
+        if not self.door.has_state:
+            raise Wrong(404, "There is nothing here yet: no session was ever started.", "NOT_FOUND")
+        return await self.consult(question)
+
+    async def consult(self, question: Callable[[PersonDesk], Coroutine[Any, Any, _T]]) -> _T:
+        """The same about what is to be: where no session ever was, the control plane is made for it."""
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
                 return await asyncio.wrap_future(self.door.control().ask(question))
         except Exception as error:
             raise told(error) from error
+
+    @property
+    def actor(self) -> str:
+        """Who asks, for the record: a person that the server knows by name, else whose server it is."""
+        name: str = getattr(self.current_user, "username", "")
+        is_anonymous = not name or _ANONYMOUS.fullmatch(name) is not None
+        return getpass.getuser() if is_anonymous else name[:256]
 
     def shorten(self, path: str) -> str:
         """A path of this machine, as the contents of this server name it."""
@@ -128,6 +142,14 @@ def text_of(content: Mapping[str, Any], key: str, most: int = 1024) -> str:
         raise invalid(f"{key} is missing, or is not text. Send it as a string.")
     if len(value) > most or "\0" in value:
         raise invalid(f"{key} is longer than {most} characters, or holds a NUL character.")
+    return value
+
+
+def whole_of(content: Mapping[str, Any], key: str, least: int, most: int) -> int:
+    """A required whole number of a body."""
+    value = content.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise invalid(f"{key} is missing, or is not a whole number from {least} to {most}.")
     return value
 
 

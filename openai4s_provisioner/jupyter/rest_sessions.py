@@ -1,4 +1,4 @@
-"""REST: sessions, one session, and what a person may do with it. Described in rest-api.yml."""
+"""REST: sessions and commands, all or one, and what a person may wish for them. Described in rest-api.yml."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from tornado import web
 
 from ..orchestration.models import Kind
 from ..person_desk import Overview, PersonDesk, View
-from .rest_base import SessionsHandler
+from .rest_base import SessionsHandler, Wrong, whole_of
 from .session_json import batch_json, moment, session_json
+
+_MOST_EXTENDED_S = 366 * 24 * 3600
 
 
 class SessionsList(SessionsHandler):
@@ -20,31 +22,82 @@ class SessionsList(SessionsHandler):
     @authorized
     async def get(self) -> None:
         found, offline = Overview(), None
-        if self.door.has_state:
-            try:
+        try:
+            if self.door.has_state:
                 found = await self.ask(PersonDesk.overview)
-                offline = silence(found)
-            except web.HTTPError as error:
-                offline = error.log_message
-        else:
-            offline = self.door.trouble()
+                offline = _silence(found)
+            else:
+                offline = self.door.trouble()
+        except Wrong as error:
+            offline = error.message
         now = time.time()
         sessions = [session_json(each, now, self.shorten) for each in found.views if each.kind is Kind.SESSION]
         batches = [batch_json(each, now, self.shorten) for each in found.views if each.kind is Kind.BATCH]
         self.answer({"sessions": sessions, "batches": batches, "as_of": moment(now), "offline": offline})
 
 
-class OneSession(SessionsHandler):
+class BatchesList(SessionsHandler):
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        found = await self.ask(PersonDesk.overview) if self.door.has_state else Overview()
+        now = time.time()
+        batches = [batch_json(each, now, self.shorten) for each in found.views if each.kind is Kind.BATCH]
+        self.answer({"batches": batches, "as_of": moment(now)})
+
+
+class OneWorkload(SessionsHandler):
+    """Base of those about one session or one command."""
+
+    kind = Kind.SESSION
+
+    def answer_view(self, view: View, status: int = 200) -> None:
+        show = session_json if self.kind is Kind.SESSION else batch_json
+        self.answer(show(view, time.time(), self.shorten), status)
+
+
+class OneSession(OneWorkload):
     @web.authenticated
     @authorized
     async def get(self, workload_id: str) -> None:
-        async def look(desk: PersonDesk) -> View:
-            return await desk.view(workload_id, Kind.SESSION)
-
-        self.answer(session_json(await self.ask(look), time.time(), self.shorten))
+        self.answer_view(await self.ask(lambda desk: desk.view(workload_id, self.kind)))
 
 
-def silence(found: Overview) -> str | None:
+class OneBatch(OneSession):
+    kind = Kind.BATCH
+
+
+class StopSession(OneWorkload):
+    @web.authenticated
+    @authorized
+    async def post(self, workload_id: str) -> None:
+        self.json_object()
+        view = await self.ask(lambda desk: desk.stop(workload_id, self.kind, self.actor))
+        await self.door.resume()  # somebody has to carry it out
+        self.answer_view(view, 202)
+
+
+class StopBatch(StopSession):
+    kind = Kind.BATCH
+
+
+class KeepSession(OneWorkload):
+    @web.authenticated
+    @authorized
+    async def post(self, workload_id: str) -> None:
+        self.json_object()
+        self.answer_view(await self.ask(lambda desk: desk.keep(workload_id, self.actor)))
+
+
+class ExtendSession(OneWorkload):
+    @web.authenticated
+    @authorized
+    async def post(self, workload_id: str) -> None:
+        seconds = whole_of(self.json_object("seconds"), "seconds", 1, _MOST_EXTENDED_S)
+        self.answer_view(await self.ask(lambda desk: desk.extend(workload_id, seconds)))
+
+
+def _silence(found: Overview) -> str | None:
     if not found.silent:
         return None
     names = ", ".join(found.silent)

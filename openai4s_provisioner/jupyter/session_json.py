@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from ..orchestration.choice import CHOOSABLE, most_of
 from ..orchestration.commands import command_sentence
 from ..orchestration.leases import Lease, deadline_of, ends_of
 from ..orchestration.models import BatchSpec, Binding, Desired, Kind, Phase, ResourceProfile, SessionSpec
@@ -79,7 +80,7 @@ def profile_json(profile: ResourceProfile, is_default: bool, kernelspecs: list[s
         "display_name": profile.display_name or profile.name,
         "is_default": is_default,
         "resources": resources,
-        "limits": resources,
+        "limits": resources | {name: most_of(name, resources[name], profile.limits) for name in CHOOSABLE},
         "leases": {
             "idle_ttl_s": leases.idle_ttl_s,
             "max_lifetime_s": leases.max_lifetime_s,
@@ -110,8 +111,8 @@ def _workload_json(view: View, now: float) -> Json:
         "granted_at": moment(allocation.granted_at),
         "ended_at": moment(_ended_at(situation)),
         "elapsed_s": round(max(0.0, (_ended_at(situation) or now) - workload.created_at), 1),
-        "walltime_ends_at": moment(_walltime_end(situation, profile)),
-        "can_extend": False,
+        "walltime_ends_at": moment(None if workload.phase.is_terminal else allocation.ends_at),
+        "can_extend": view.can_extend and allocation.ends_at is not None and not workload.phase.is_terminal,
         "hosts": [worker.host for worker in situation.workers],
         "resources": None if profile is None else resources_json(profile),
         "usage": None,
@@ -157,9 +158,9 @@ def _waiting_json(situation: Situation) -> Json | None:
         return None
     return {
         "sentence": allocation.waiting or "waiting for the allocation",
-        "estimated_start": None,
-        "estimate_as_of": None,
-        "position": None,
+        "estimated_start": moment(allocation.estimated_start),
+        "estimate_as_of": None if allocation.estimated_start is None else moment(allocation.estimate_as_of),
+        "position": allocation.position,
     }
 
 
@@ -220,10 +221,3 @@ def _memory_lost(view: View) -> bool:
 
 def _ended_at(situation: Situation) -> float | None:
     return situation.allocation.ended_at if situation.workload.phase.is_terminal else None
-
-
-def _walltime_end(situation: Situation, profile: ResourceProfile | None) -> float | None:
-    granted_at = situation.allocation.granted_at
-    if profile is None or not profile.walltime_s or granted_at is None or situation.workload.phase.is_terminal:
-        return None
-    return granted_at + profile.walltime_s

@@ -17,7 +17,15 @@ from ..sandbox.errors import SandboxError
 from .commands import check_command
 from .config import SiteConfig
 from .errors import ConfigError, Refused
-from .models import BatchSpec, KernelLaunch, KernelTransport, ResourceProfile, WorkloadSpec, WorkspacePolicy
+from .models import (
+    BatchSpec,
+    KernelLaunch,
+    KernelTransport,
+    ResourceProfile,
+    SessionSpec,
+    WorkloadSpec,
+    WorkspacePolicy,
+)
 from .ports import AllocationBackend, IsolationVerdict, SessionIsolationProvider
 from .reasons import Reason
 from .steady_clock import steady_time
@@ -82,7 +90,7 @@ class Admission:
 
     async def _admit(self, request: AdmissionRequest) -> Admitted:
         """The order is fixed: what is cheap and the person's own comes before what must be asked."""
-        profile = self._known_profile(request.profile)
+        profile = self._as_chosen(self._known_profile(request.profile), request.spec)
         backend = self._backend_of(profile)
         check_spec(request, profile)
         self._check_policy(request.spec, profile)
@@ -103,6 +111,13 @@ class Admission:
             where = self._config.place_of("profiles") or "no cluster.toml"
             raise Refused(Reason.INVALID_SPEC, f"There is no profile {wanted!r} ({where}). Choose one of: {known}.")
         return profile
+
+    def _as_chosen(self, profile: ResourceProfile, spec: WorkloadSpec) -> ResourceProfile:
+        if not isinstance(spec, SessionSpec):
+            return profile
+        if (sentence := profile.refusal_of(spec.choice)) is not None:
+            raise Refused(Reason.POLICY_REJECTED, sentence)
+        return profile.with_choice(spec.choice)
 
     def _backend_of(self, profile: ResourceProfile) -> AllocationBackend:
         backend = self._backends.get(profile.backend)

@@ -30,7 +30,7 @@ from .models import (
     WorkloadSpec,
     WorkspacePolicy,
 )
-from .ports import AllocationBackend, AllocationRequest
+from .ports import AllocationBackend, AllocationRequest, RankLauncher
 from .private_folder import prepare_folder
 from .reasons import Reason
 from .steady_clock import steady_time
@@ -84,6 +84,8 @@ class AttemptPreparer:
             raise Refused.because(Reason.SERVER_GONE)
         await verify_isolation(backend, profile, launch.transport)
         route = {} if workload.kind is Kind.BATCH else self._route(profile, backend)
+        if route and allocation.nodes > 1 and isinstance(backend, RankLauncher):
+            route["step_prefix"] = list(backend.step_prefix(profile))
         return await asyncio.to_thread(self._write, workload, allocation, profile, launch, route)
 
     async def clear(self, workload: Workload, allocation: Allocation) -> None:
@@ -123,7 +125,8 @@ class AttemptPreparer:
         folder.mkdir(mode=0o700)
         sandbox = dict(self._sandbox_for(workload.spec, profile))
         for rank in range(allocation.nodes):
-            content = self._rank_file(workload, allocation, rank, launch, sandbox, profile.spool_mb) | route
+            content = self._rank_file(workload, allocation, rank, launch, sandbox) | route
+            content |= {"spool_mb": profile.spool_mb, "gpus": profile.gpus}
             if workload.kind is Kind.BATCH:
                 content = self._batch_file(content)
             _write_private(folder / f"rank-{rank}.json", json.dumps(content))
@@ -155,7 +158,6 @@ class AttemptPreparer:
         rank: int,
         launch: KernelLaunch,
         sandbox: dict[str, Any],
-        spool_mb: int,
     ) -> dict[str, Any]:
         claims = Claims(
             workload_id=workload.workload_id,
@@ -177,12 +179,11 @@ class AttemptPreparer:
             "sandbox": sandbox,
             "launch": launch_json(launch) if rank == 0 else None,
             "server_grace_s": self._server_grace_s,
-            "spool_mb": spool_mb,
         }
 
     def _batch_file(self, content: dict[str, Any]) -> dict[str, Any]:
         """Of a rank's file what needs no server; the nonce itself instead, since nobody is there to judge an answer."""
-        kept = ("version", "workload_id", "allocation_id", "epoch", "rank", "sandbox", "launch")
+        kept = ("version", "workload_id", "allocation_id", "epoch", "rank", "sandbox", "launch", "gpus")
         nonce = self._issuer.workspace_nonce(content["allocation_id"])
         return {**{name: content[name] for name in kept}, "workspace": {**content["workspace"], "nonce": nonce}}
 

@@ -16,9 +16,18 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from .choice import UNBOUNDED_AT_ZERO, ResourceLimits
 from .config_table import Table
 from .errors import ConfigError
-from .models import LeasePolicy, ReadyCheck, ResourceProfile, WorkerTransport, WorkspacePolicy
+from .models import (
+    LeasePolicy,
+    ReadyCheck,
+    ResourceProfile,
+    SessionSpec,
+    WorkerTransport,
+    WorkloadSpec,
+    WorkspacePolicy,
+)
 from .toml_lines import KeyPath, key_lines, line_of
 
 ENVIRONMENT_KEY = "OPENAI4S_CLUSTER_TOML"
@@ -27,6 +36,7 @@ DEFAULT_BACKEND = "local"
 DEFAULT_PROFILE = "default"
 
 _A_YEAR_S = 366 * 24 * 3600
+_MOST = {"cpus": 4096, "memory_mb": 1 << 26, "gpus": 1024, "walltime_s": _A_YEAR_S}
 _MAX_FILE_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -73,6 +83,11 @@ class SiteConfig:
     policy: Policy = field(default_factory=Policy)
     source: Path | None = None
     lines: Mapping[KeyPath, int] = field(default_factory=dict, repr=False)
+
+    def profile_for(self, name: str, spec: WorkloadSpec) -> ResourceProfile | None:
+        """The profile as this workload has it; None when it is no longer offered."""
+        profile = self.profiles.get(name)
+        return profile.with_choice(spec.choice) if profile is not None and isinstance(spec, SessionSpec) else profile
 
     def place_of(self, *path: str) -> str:
         """Where a key stands, for a message: "/etc/.../cluster.toml, line 12"; "" without a file."""
@@ -188,14 +203,15 @@ def _profile(name: str, table: Table, policy: Policy) -> ResourceProfile:
             "is not a usable profile name. Use at most 64 letters, digits, '_', '.' and '-', a letter or digit first",
         )
     leases = _leases(table.table("leases"))
-    walltime_s = table.whole("walltime_s", 0, 0, _A_YEAR_S)
-    return ResourceProfile(
+    limits = table.table("limits")
+    walltime_s = table.whole("walltime_s", 0, 0, _MOST["walltime_s"])
+    profile = ResourceProfile(
         name=name,
         backend=table.text("backend", DEFAULT_BACKEND),
         display_name=table.text("display_name", ""),
-        cpus=table.whole("cpus", 1, 1, 4096),
-        memory_mb=table.whole("memory_mb", 0, 0, 1 << 26),
-        gpus=table.whole("gpus", 0, 0, 1024),
+        cpus=table.whole("cpus", 1, 1, _MOST["cpus"]),
+        memory_mb=table.whole("memory_mb", 0, 0, _MOST["memory_mb"]),
+        gpus=table.whole("gpus", 0, 0, _MOST["gpus"]),
         walltime_s=walltime_s,
         max_walltime_s=_max_walltime_s(table, walltime_s),
         nodes=table.whole("nodes", 1, 1, 4096),
@@ -209,6 +225,25 @@ def _profile(name: str, table: Table, policy: Policy) -> ResourceProfile:
         transport=table.choice("transport", WorkerTransport.AUTO),
         backend_options=table.rest(),
     )
+    return replace(profile, limits=_resource_limits(limits, profile))
+
+
+def _resource_limits(table: Table, profile: ResourceProfile) -> ResourceLimits:
+    """The most that a person may choose, of which the profile's own is always a part."""
+    found: dict[str, int] = {}
+    for name, most in _MOST.items():
+        own: int = getattr(profile, name)
+        value = table.whole(name, own, 0, most)
+        bounded = value != 0 or name not in UNBOUNDED_AT_ZERO
+        if bounded and (value < own or (own == 0 and value != own and name in UNBOUNDED_AT_ZERO)):
+            why = f"is less than the profile's own {name} = {own}"
+            if own == 0 and name in UNBOUNDED_AT_ZERO:
+                why = f"limits what the profile does not state. Set {name} of the profile as well"
+            raise table.wrong(name, value, why)
+        if value != own:
+            found[name] = value
+    table.refuse_unknown()
+    return ResourceLimits(**found)
 
 
 def _max_walltime_s(table: Table, walltime_s: int) -> int:

@@ -76,8 +76,8 @@ class Executor:
         preparer: AttemptPreparer,
         outbox: Outbox,
         launches: LaunchBook,
-        turned_away: Callable[[Allocation], str] = lambda allocation: "",
         end_moved: Callable[[], None] = lambda: None,
+        turned_away: Callable[[Allocation], str] = lambda allocation: "",
         clock: Callable[[], float] = steady_time,
     ) -> None:
         """`turned_away`: why workers of an attempt may not have come in."""
@@ -195,7 +195,9 @@ class Executor:
         workload, allocation = now.workload, now.allocation
         try:
             backend = self.backend_of(allocation)
-            profile = self._config.profiles[workload.profile]
+            profile = self._config.profile_for(workload.profile, workload.spec)
+            if profile is None:
+                raise Refused(Reason.INVALID_SPEC, f"There is no profile {workload.profile!r} any more.")
             preparing = self._preparer.prepare(workload, allocation, profile, backend)
             request = await bounded(preparing, _ISOLATION_AND_FILES_DEADLINE_S)
         except Refused as refusal:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .choice import CHOOSABLE, ResourceChoice, ResourceLimits, refusal
 from .reasons import Reason
 
 
@@ -118,7 +119,16 @@ class ResourceProfile:
     registration_timeout_s: int = 300
     spool_mb: int = 2048  # of output, kept on the node for readers that are away
     transport: WorkerTransport = WorkerTransport.AUTO
+    limits: ResourceLimits = field(default_factory=ResourceLimits)  # of what a person may choose
     backend_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def refusal_of(self, choice: ResourceChoice) -> str | None:
+        """Why a person cannot have this, in one sentence; None when they can."""
+        return refusal(choice, {name: getattr(self, name) for name in CHOOSABLE}, self.limits, self.name)
+
+    def with_choice(self, choice: ResourceChoice) -> ResourceProfile:
+        """The profile as one session has it."""
+        return replace(self, **choice.chosen) if choice.chosen else self
 
 
 @dataclass(frozen=True)
@@ -150,10 +160,13 @@ class SessionSpec:
     notebook_path: str = ""
     installation: tuple[str, ...] = ()  # folders the kernel's program is installed in
     resources: tuple[str, ...] = ()  # the kernelspec's own folder
+    choice: ResourceChoice = field(default_factory=ResourceChoice)
 
     def __post_init__(self) -> None:
         for name in ("installation", "resources"):  # lists, when read back from JSON
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        if isinstance(self.choice, dict):
+            object.__setattr__(self, "choice", ResourceChoice(**self.choice))
 
 
 @dataclass(frozen=True)

@@ -148,6 +148,14 @@ class SessionIsolationProvider(Protocol):
 
 
 @runtime_checkable
+class MaskProvider(Protocol):
+    """Optional: a backend whose machines have places that no session may see, besides those that none ever sees."""
+
+    def masks(self, profile: ResourceProfile) -> Sequence[str]:
+        """Absolute paths; what a machine does not have is passed over. Pure. Raises ConfigError as `check_profile`."""
+
+
+@runtime_checkable
 class TerminalAllocationAcknowledger(Protocol):
     """Optional: a backend that keeps receipts until the durable store shows the allocation terminal."""
 

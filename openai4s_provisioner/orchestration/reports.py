@@ -23,6 +23,7 @@ from .reasons import Reason
 from .session import SessionService, exit_detail
 from .steady_clock import steady_time
 from .store import LaunchRow, Store, StoreThread, leases
+from .usage import UsageBoard
 from .workspace_proof import answer_holds, remove_proofs
 
 _log = logging.getLogger(__name__)
@@ -45,10 +46,14 @@ class WorkerReports:
         issuer: CredentialIssuer,
         policy: Policy,
         leases_changed: Callable[[], None] = lambda: None,
+        usage: UsageBoard | None = None,
+        memory_limit_mb: Callable[[str], int] = lambda profile: 0,
         clock: Callable[[], float] = steady_time,
     ) -> None:
         self._store = store
         self._leases_changed = leases_changed
+        self._usage = usage or UsageBoard(clock)
+        self._memory_limit_mb = memory_limit_mb
         self._sessions = sessions
         self._outbox = outbox
         self._changes = changes
@@ -70,6 +75,7 @@ class WorkerReports:
             "output_lost": self._output_lost,
             "dialled": self._dialled,
             "ended": self._ended,
+            "usage": self._used,
         }
 
     def start(self) -> None:
@@ -151,7 +157,7 @@ class WorkerReports:
             _log.warning("dropped a report of type %.40r from worker %d", message.get("type"), rank)
             return
         await handler(allocation, rank, message)
-        if handler != self._activity:  # which moves no phase, and comes often
+        if handler not in (self._activity, self._used):  # which move no phase, and come often
             self._announce(allocation)
 
     async def _isolation(self, allocation: Allocation, rank: int, message: Mapping[str, Any]) -> None:
@@ -297,6 +303,11 @@ class WorkerReports:
             answer |= {"type": "kept", "sentence": kept.sentence}
             self._leases_changed()
         self._outbox.send(allocation.allocation_id, rank, answer)
+
+    async def _used(self, allocation: Allocation, rank: int, message: Mapping[str, Any]) -> None:
+        workload = await self._store.run(Store.workload, allocation.workload_id)
+        limit_mb = 0 if workload is None else self._memory_limit_mb(workload.profile)
+        self._usage.note(allocation.workload_id, allocation.allocation_id, rank, message, limit_mb)
 
     async def _launch(self, allocation: Allocation, message: Mapping[str, Any]) -> LaunchRow | None:
         """The launch that a report names, if it belongs to the allocation that reports it."""

@@ -15,10 +15,10 @@ from .config import SiteConfig
 from .daemons import is_driven
 from .errors import Refused
 from .models import Task
-from .ports import AllocationBackend, TaskRunner
+from .ports import AllocationBackend, RankLauncher, TaskRunner
 from .reasons import Reason
 from .store import Store, StoreThread, tasks
-from .store.tasks import HeldKernel
+from .store.tasks import HeldKernel, NewTask
 
 _log = logging.getLogger(__name__)
 
@@ -38,13 +38,18 @@ class TaskDesk:
         self._store = store
         self._clock = clock
 
-    async def open(self, workload_id: str, actor: str, argv: Sequence[str], cwd: str) -> Task:
-        """Admit the task and write it down. Raises Refused, which is recorded with who and why."""
+    async def open(
+        self, workload_id: str, actor: str, argv: Sequence[str], cwd: str, *, every_rank: bool = False
+    ) -> Task:
+        """Admit the task and write it down. Raises Refused, which is recorded with who and why.
+
+        `every_rank`: once on each rank of the session, else on the first one only.
+        """
         try:
             check_words(argv)
-            await self._check_session(workload_id, actor)
-            args = (uuid.uuid4().hex, workload_id, actor, list(argv), cwd, self._clock())
-            return await self._store.run(tasks.open_task, *args)
+            ranks = await self._check_session(workload_id, actor, every_rank)
+            new = NewTask(uuid.uuid4().hex, workload_id, actor, tuple(argv), cwd, every_rank and ranks > 1)
+            return await self._store.run(tasks.open_task, new, self._clock())
         except Refused as refusal:
             args_of_record = (workload_id, "task_refused", actor, refusal.reason, str(refusal), self._clock())
             await self._store.run(Store.record, *args_of_record)
@@ -54,7 +59,8 @@ class TaskDesk:
         """The kernel that holds a session now, by its id or its beginning, or by its notebook. Raises Refused."""
         return await self._store.run(tasks.kernel_named, name)
 
-    async def _check_session(self, workload_id: str, actor: str) -> None:
+    async def _check_session(self, workload_id: str, actor: str, every_rank: bool) -> int:
+        """How many ranks the session has."""
         workload = await self._store.run(Store.workload, workload_id)
         if workload is None:
             raise Refused(Reason.INVALID_SPEC, "There is no such session.")
@@ -69,5 +75,12 @@ class TaskDesk:
                 "Run the command from the notebook, or submit it on its own.",
             )
         backend.check_task(profile)
+        if every_rank and profile.nodes > 1 and not isinstance(backend, RankLauncher):
+            raise Refused(
+                Reason.BACKEND_REJECTED,
+                f"Where sessions of profile {workload.profile!r} run, a task can be run on the first rank only. "
+                "Leave out --ranks all.",
+            )
         if not await is_driven(self._store, workload_id, self._clock()):
             raise Refused.because(Reason.SERVER_GONE)
+        return profile.nodes

@@ -1,15 +1,18 @@
 """The zipapp's entry: one file, several programs, told apart by the first argument.
 
-``worker`` and ``batch`` stay outside the sandbox, ``inner`` and ``client`` run inside it, ``attack`` and ``decoy`` are
-the probe's two sides. Each is imported only when asked for, so that a worker starts with as few file reads as a shared
-file system allows.
+``worker``, ``batch`` and ``step`` stay outside the sandbox, ``inner`` and ``client`` run inside it, ``attack`` and
+``decoy`` are the probe's two sides, and ``proof`` is the probe without a session. Each is imported only when asked for,
+so that a worker starts with as few file reads as a shared file system allows.
 """
 
 from __future__ import annotations
 
 import sys
 
-_USAGE = "usage: worker.pyz worker|batch ATTEMPT_DIR --rank N | inner ... | client ... | attack ... | decoy ...\n"
+_USAGE = (
+    "usage: worker.pyz worker|batch|proof FOLDER --rank N | step FILE --rank N | inner ... | client ... | attack ... | "
+    "decoy ...\n"
+)
 
 
 def main(argv: list[str]) -> int:
@@ -22,6 +25,10 @@ def main(argv: list[str]) -> int:
         from . import batch
 
         return batch.main(argv[1:])
+    if program == "step":
+        from . import step
+
+        return step.main(argv[1:])
     if program == "client":
         from . import client
 
@@ -38,6 +45,10 @@ def main(argv: list[str]) -> int:
         from ..sandbox import decoy
 
         return decoy.main(argv[1:])
+    if program == "proof":
+        from . import proof
+
+        return proof.main(argv[1:])
     sys.stderr.write(_USAGE)
     return 64
 

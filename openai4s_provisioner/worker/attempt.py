@@ -41,6 +41,8 @@ class Attempt:
     server_grace_s: float
     spool_mb: int
     address_record: str = ""  # the file that says where the server is, should it have moved
+    gpus: int = 0  # that the profile asks for
+    step_prefix: tuple[str, ...] = ()  # what runs its words once on every rank, where a task can do that
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class BatchAttempt:
     workspace: dict[str, Any]
     sandbox: dict[str, Any]
     launch: dict[str, Any] = field(repr=False)
+    gpus: int = 0
 
 
 _Attempt = TypeVar("_Attempt", Attempt, BatchAttempt)
@@ -71,7 +74,7 @@ def take_batch(folder: str, rank: int) -> BatchAttempt:
 
 def _take(folder: str, rank: int, understand: Callable[[dict[str, Any]], _Attempt]) -> _Attempt:
     path = os.path.join(folder, f"rank-{rank}.json")
-    content = _read_private(path)
+    content = read_private(path)
     with contextlib.suppress(OSError):
         os.unlink(path)
     try:
@@ -83,7 +86,8 @@ def _take(folder: str, rank: int, understand: Callable[[dict[str, Any]], _Attemp
     return attempt
 
 
-def _read_private(path: str) -> bytes:
+def read_private(path: str) -> bytes:
+    """The content of a file that nobody else could have read or written. Raises AttemptUnusable."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -103,7 +107,7 @@ def _read_private(path: str) -> bytes:
 def read_address_record(path: str) -> tuple[tuple[str, ...], str | None] | None:
     """The server's addresses and its certificate's digest, as it last wrote them down. None: nothing of use there."""
     try:
-        value = json.loads(_read_private(path))
+        value = json.loads(read_private(path))
         addresses = tuple(_text(address) for address in value["addresses"])
         return (addresses, _digest(value["certificate_sha256"])) if addresses else None
     except (AttemptUnusable, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -128,6 +132,8 @@ def _understand(value: dict[str, Any], address_record: str) -> Attempt:
         spool_mb=max(0, int(value.get("spool_mb", _SPOOL_MB))),
         certificate_sha256=_digest(value["certificate_sha256"]),
         address_record=address_record,
+        gpus=int(value.get("gpus", 0)),
+        step_prefix=tuple(_text(word) for word in value.get("step_prefix", ())),
     )
     if not attempt.addresses:
         raise ValueError("no address")
@@ -150,6 +156,7 @@ def _understand_batch(value: dict[str, Any]) -> BatchAttempt:
         workspace={name: _text(value["workspace"][name]) for name in ("path", "nonce_name", "nonce")},
         sandbox=dict(value["sandbox"]),
         launch=dict(value["launch"]),
+        gpus=int(value.get("gpus", 0)),
     )
     if not attempt.launch["argv"]:
         raise ValueError("no command")

@@ -8,7 +8,6 @@ either fails. It holds no connection and refuses to run a command outside of the
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import sys
@@ -22,6 +21,7 @@ from .attempt import AttemptUnusable, BatchAttempt, take_batch
 from .exit_codes import ExitCode
 from .hardening import harden
 from .kernel_maker import KernelMaker
+from .record import write_record
 from .scratch import make_scratch
 from .signals import Signals
 from .worklog import log_to
@@ -124,22 +124,6 @@ class CommandLog:
         self._writer.close()
 
 
-def write_record(path: str, record: dict[str, Any]) -> None:
-    """Whole or not at all, and durable when it returns. Raises OSError."""
-    draft = f"{path}.part"
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(record, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(draft, path)
-    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 def main(argv: list[str]) -> int:
     parent = os.getppid()
     if len(argv) != 3 or argv[1] != "--rank" or not argv[2].isdigit():
@@ -171,6 +155,7 @@ def _run(attempt: BatchAttempt, folder: str, scratch: str) -> int:
         rank=attempt.rank,
         scratch=scratch,
         program=os.path.abspath(sys.argv[0]),
+        gpus=attempt.gpus,
     )
     worker = BatchWorker(loop, attempt, folder, maker)
     signals = Signals(loop, worker.end)

@@ -1,8 +1,9 @@
 """The command ``openai4s`` inside a sandbox: ``run -- COMMAND`` is a task in the session's allocation, ``keep`` keeps
 the session: its idle time begins anew.
 
-It asks over the socket in this kernel's own folder, prints what the task prints, and exits as the task did. It holds
-no credential: that one can ask is all it knows. Leaving it, by an interrupt too, cancels the task.
+With ``--ranks all`` it runs once on every rank, each line behind its rank's number. It asks over the socket in this
+kernel's own folder, prints what the task prints, and exits as the task did. It holds no credential: that one can ask
+is all it knows. Leaving it, by an interrupt too, cancels the task.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import sys
 from ..sandbox.seam import SHARED_INSIDE
 from .door import END, SOCKET_NAME
 
-_USAGE = "usage: openai4s run -- COMMAND [ARGUMENT ...]\n       openai4s keep\n"
+_USAGE = "usage: openai4s run [--ranks all] -- COMMAND [ARGUMENT ...]\n       openai4s keep\n"
 
 
 def main(argv: list[str]) -> int:
+    every_rank = argv[:4] == ["run", "--ranks", "all", "--"]
+    words = argv[4:] if every_rank else argv[2:]
     if argv == ["keep"]:
         wish: dict[str, object] = {"keep": True}
-    elif len(argv) >= 3 and argv[:2] == ["run", "--"]:
-        wish = {"argv": argv[2:], "cwd": os.getcwd()}
+    elif words and (every_rank or argv[:2] == ["run", "--"]):
+        wish = {"argv": words, "cwd": os.getcwd(), "every_rank": every_rank}
     else:
         sys.stderr.write(_USAGE)
         return 2

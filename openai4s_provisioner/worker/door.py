@@ -113,8 +113,12 @@ class Caller:
             asked = json.loads(line)
             request: Event = {"type": "keep_request"}
             if asked.get("keep") is not True:
-                words, cwd = [str(part) for part in asked["argv"]], str(asked["cwd"])
-                request = {"type": "task_request", "argv": words, "cwd": cwd}
+                request = {
+                    "type": "task_request",
+                    "argv": [str(part) for part in asked["argv"]],
+                    "cwd": str(asked["cwd"]),
+                    "every_rank": asked.get("every_rank") is True,
+                }
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             self._left()
             return

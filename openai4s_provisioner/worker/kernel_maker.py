@@ -1,12 +1,19 @@
-"""Makes a worker's kernels: what they have in common, and what need not be proven twice in one allocation."""
+"""Makes a worker's kernels: what they have in common, and what need not be proven twice in one allocation.
+
+Which accelerators they see, and under which numbers, is the allocation's word, never that of the server's environment.
+It starts nothing itself.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Callable
 
 from ..sandbox.bubblewrap import Bubblewrap
+from ..sandbox.devices import VISIBILITY, granted
 from ..sandbox.errors import SandboxUnavailable
 from ..sandbox.seam import NoSandbox, Sandbox
 from ..sandbox.spec import SandboxSpec
@@ -38,14 +45,20 @@ class KernelMaker:
         rank: int,
         scratch: str,
         program: str,
+        ranks: int = 1,
+        gpus: int = 0,
     ) -> None:
+        """`gpus`: how many the profile asks for on this machine; which ones were granted is found out here."""
         self._loop = loop
         self._sandbox = usable_sandbox()
-        self._spec = spec
+        grant = granted(os.environ, gpus)
+        self._spec = replace(spec, devices=(*spec.devices, *grant.devices))
+        self._visible = grant.environment
         self._workspace = dict(workspace)
         self._rank = rank
         self._scratch = scratch
         self._program = program
+        self._facts = {"OPENAI4S_RANK": str(rank), "OPENAI4S_RANKS": str(ranks)}
 
     def __call__(
         self,
@@ -64,7 +77,7 @@ class KernelMaker:
             self._loop,
             sandbox=self._sandbox,
             spec=self._spec,
-            launch=launch,
+            launch=None if launch is None else {**launch, "env": self._environment(launch["env"])},
             workspace=dict(self._workspace),
             rank=self._rank,
             scratch=self._scratch,
@@ -72,3 +85,8 @@ class KernelMaker:
             on_event=heard,
             output=output,
         )
+
+    def _environment(self, asked: Mapping[str, str]) -> dict[str, str]:
+        """What was asked for, with what is true in this allocation on this machine."""
+        kept = {name: value for name, value in asked.items() if name not in VISIBILITY}
+        return {**kept, **self._visible, **self._facts}

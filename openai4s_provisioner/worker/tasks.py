@@ -52,9 +52,11 @@ class Tasks:
         emit: Callable[[Event], None],
         changed: Callable[[], None],
         door: Door | None = None,
+        make_on_every_rank: MakeCommand = no_tasks,
     ) -> None:
         """`environment`: that of the kernel beside which a task runs. `door`: where programs inside ask for tasks."""
         self._make = make
+        self._make_on_every_rank = make_on_every_rank
         self._environment = environment
         self._emit = emit
         self._changed = changed
@@ -108,10 +110,15 @@ class Tasks:
                 self._emit(_ended(task_id, None, None, "What asked for it went away."))
                 return
         argv = [str(part) for part in message["argv"]]
-        launch = {"launch_id": task_id, "argv": argv, "env": self._environment(), "cwd": message["cwd"], "key": ""}
+        environment = {
+            **self._environment(),
+            **{str(name): str(value) for name, value in message.get("env", {}).items()},
+        }
+        launch = {"launch_id": task_id, "argv": argv, "env": environment, "cwd": message["cwd"], "key": ""}
         task = _Task(task_id, self._emit, self._over, caller)
         self._running[task_id] = task
-        task.start(self._make(launch, task.heard, task))
+        make = self._make_on_every_rank if message.get("every_rank") is True else self._make
+        task.start(make(launch, task.heard, task))
 
     def _over(self, task_id: str) -> None:
         task = self._running.pop(task_id, None)

@@ -31,10 +31,12 @@ from .hardening import harden
 from .kernel_maker import KernelMaker
 from .kernels import Event, Kernels, MakeKernel
 from .notice import LossNotice
+from .rank_steps import RankSteps
 from .route import Itinerary
 from .scratch import make_scratch
 from .signals import Signals
 from .tasks import MakeCommand, Tasks, no_tasks
+from .usage import UsageWatch
 from .worklog import log_to
 
 _log = logging.getLogger(__name__)
@@ -48,8 +50,15 @@ class Worker:
     """Everything happens in the loop's thread. `run` returns the exit code."""
 
     def __init__(
-        self, loop: Loop, attempt: Attempt, make_kernel: MakeKernel, scratch: str, make_task: MakeCommand = no_tasks
+        self,
+        loop: Loop,
+        attempt: Attempt,
+        make_kernel: MakeKernel,
+        scratch: str,
+        make_task: MakeCommand = no_tasks,
+        make_step: MakeCommand = no_tasks,
     ) -> None:
+        """`make_task` runs a command here, `make_step` on every rank."""
         self._loop = loop
         self._attempt = attempt
         self._room = SpoolRoom(_SPOOL_MEMORY_BYTES, attempt.spool_mb * 1024 * 1024, scratch)
@@ -57,12 +66,14 @@ class Worker:
         self._kernels = Kernels(loop, make_kernel, self._report, self._make_spool, self._check_ended)
         self._environment: dict[str, str] = {}
         self._door = Door(loop, self._report)
-        self._tasks = Tasks(make_task, lambda: self._environment, self._report, self._check_ended, self._door)
+        told = (self._report, self._check_ended, self._door)
+        self._tasks = Tasks(make_task, lambda: self._environment, *told, make_step)
         identity = Identity(
             attempt.allocation_id, attempt.rank, attempt.credential, secrets.token_bytes(RESUME_KEY_BYTES)
         )
         itinerary = Itinerary(loop, attempt.addresses, attempt.certificate_sha256, attempt.address_record)
         self._dialer = Dialer(loop, identity, itinerary, lambda: self._link.received, self._connected)
+        self._usage = UsageWatch(loop, self._report, lambda: self._link.is_attached, attempt.gpus)
         self._told_address = ""
         self._grace: Timer | None = None
         self._ending: str | None = None
@@ -182,6 +193,7 @@ class Worker:
 
     def _leave(self) -> None:
         self._dialer.cancel()
+        self._usage.close()
         self._tasks.close()
         self._door.close()
         self._kernels.close()
@@ -214,22 +226,37 @@ def main(argv: list[str]) -> int:
         return int(ExitCode.ENDED)
     scratch = make_scratch(attempt.allocation_id, rank)
     try:
-        return _serve(attempt, scratch.path)
+        return _serve(attempt, scratch.path, folder)
     finally:
         scratch.remove()
 
 
-def _serve(attempt: Attempt, scratch: str) -> int:
+def _serve(attempt: Attempt, scratch: str, folder: str) -> int:
     loop = Loop()
+    program = os.path.abspath(sys.argv[0])
     kernel_maker = KernelMaker(
         loop,
         spec=replace(SandboxSpec.from_json(attempt.sandbox), commands=make_commands(scratch)),
         workspace=attempt.workspace,
         rank=attempt.rank,
         scratch=scratch,
-        program=os.path.abspath(sys.argv[0]),
+        program=program,
+        ranks=attempt.ranks,
+        gpus=attempt.gpus,
     )
-    worker = Worker(loop, attempt, kernel_maker, scratch, kernel_maker)
+    steps = RankSteps(
+        loop,
+        prefix=attempt.step_prefix,
+        folder=folder,
+        ranks=attempt.ranks,
+        program=program,
+        common={
+            "sandbox": attempt.sandbox,
+            "workspace": {**attempt.workspace, "nonce_name": ""},
+            "gpus": attempt.gpus,
+        },
+    )
+    worker = Worker(loop, attempt, kernel_maker, scratch, kernel_maker, steps)
     signals = Signals(loop, worker.end)
     try:
         return worker.run()

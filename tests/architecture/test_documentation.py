@@ -14,7 +14,7 @@ from openai4s_provisioner.orchestration.models import LeasePolicy, ResourceProfi
 
 from .tree import CORE, REPOSITORY
 
-NOT_A_KEY = {"name", "leases", "backend_options"}
+NOT_A_KEY = {"name", "leases", "limits", "backend_options"}
 KEYS = sorted(
     {field.name for table in (Limits, Policy, LeasePolicy, ResourceProfile) for field in fields(table)} - NOT_A_KEY
 )

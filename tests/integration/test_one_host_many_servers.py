@@ -52,7 +52,7 @@ def one_range(place: Any, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 async def run_a_cell(server: Server, kernel: str) -> str:
-    session = await server.open_session(kernel, "n.ipynb")
+    session = await server.started_session(kernel, "n.ipynb")
     said: list[str] = []
     async with server.channels(session["kernel"]["id"]) as channels:
         await channels.execute("print(6 * 7)", lambda message: said.append(message["content"].get("text", "")))

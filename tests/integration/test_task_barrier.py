@@ -16,7 +16,8 @@ def test_running_tasks_are_cancelled_before_the_session_drains(tmp_path: Path) -
 
     async def scenario(lab: ControlLab) -> None:
         opened = await lab.active_session("k1")
-        await lab.store.run(tasks.open_task, "t1", opened.workload_id, OWNER, ["sleep"], "/", clock())
+        task = tasks.NewTask("t1", opened.workload_id, OWNER, ("sleep",), "/")
+        await lab.store.run(tasks.open_task, task, clock())
         await lab.sessions.release_kernel("k1", OWNER)
         await lab.turns()
         assert lab.channel.types() == ["task_cancel_all", "end"]

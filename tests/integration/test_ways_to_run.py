@@ -31,7 +31,7 @@ async def test_a_jupyter_server_runs_interrupts_restarts_and_shuts_down(
     place: Any, work: Path, session_kernel: str, no_process_left: Any, wait_until: Any
 ) -> None:
     async with running_server(work, place.root / "server.log") as server:
-        session = await server.open_session(session_kernel, "a.ipynb")
+        session = await server.started_session(session_kernel, "a.ipynb")
         kernel_id = session["kernel"]["id"]
         async with server.channels(kernel_id) as channels:
             outputs: list[Any] = []
@@ -78,34 +78,39 @@ async def test_a_server_that_stops_gives_its_sessions_back(
     place: Any, work: Path, session_kernel: str, no_process_left: Any
 ) -> None:
     async with running_server(work, place.root / "server.log") as server:
-        await server.open_session(session_kernel, "a.ipynb")
+        await server.started_session(session_kernel, "a.ipynb")
         assert processes_below(place.root, ".pyz worker ")
         assert await asyncio.to_thread(server.stop) == 0
     no_process_left(deadline_s=5)
     assert list((place.root / "xdg").iterdir()) == []
 
 
+@pytest.mark.parametrize(("option", "code"), [("True", 201), ("False", 500)], ids=["listed at once", "blocking"])
 async def test_a_server_stops_after_a_start_that_was_refused(
-    place: Any, work: Path, session_kernel: str, no_process_left: Any
+    place: Any, work: Path, session_kernel: str, no_process_left: Any, option: str, code: int
 ) -> None:
     folder = Path(os.environ["JUPYTER_DATA_DIR"]) / "kernels" / "refused"
     folder.mkdir(parents=True)
     provisioner = {"provisioner_name": "openai4s-provisioner", "config": {"profile": "no such profile"}}
     spec = {"argv": ["x"], "display_name": "Refused", "language": "python"}
     (folder / "kernel.json").write_text(json.dumps({**spec, "metadata": {"kernel_provisioner": provisioner}}))
-    async with running_server(work, place.root / "server.log") as server:
-        await server.open_session(session_kernel, "a.ipynb")
-        assert (await server.ask("POST", "api/kernels", {"name": "refused"})).code == 500
+    async with running_server(work, place.root / "server.log", f"--OpenAI4S.pending_kernels={option}") as server:
+        start = server.started_session if option == "True" else server.open_session
+        await start(session_kernel, "a.ipynb")
+        assert (await server.ask("POST", "api/kernels", {"name": "refused"})).code == code
         assert await asyncio.to_thread(server.stop) == 0
     no_process_left(deadline_s=5)
 
 
 async def test_a_refusal_is_what_the_person_reads(place: Any, work: Path, session_kernel: str) -> None:
-    """JupyterLab shows the message of the failed request in its "Error Starting Kernel" dialog."""
+    """JupyterLab shows the message of the failed request in its "Error Starting Kernel" dialog.
+
+    Where sessions that wait are listed at once, it does so with the kernel's reason: see server/test_waiting.py.
+    """
     site = place.root / "cluster.toml"
     site.write_text('default_profile = "other"\n[profiles.other]\nbackend = "local"\n')
-    option = f"--OpenAI4S.cluster_toml={site}"
-    async with running_server(work, place.root / "server.log", option) as server:
+    options = (f"--OpenAI4S.cluster_toml={site}", "--OpenAI4S.pending_kernels=False")
+    async with running_server(work, place.root / "server.log", *options) as server:
         body = {"path": "a.ipynb", "name": "a", "type": "notebook", "kernel": {"name": session_kernel}}
         answer = await server.ask("POST", "api/sessions", body)
         assert answer.code == 500

@@ -54,6 +54,23 @@ class Administration:
         found = self.command("squeue", "-h", "-r", *every, "-o", _FORMAT)
         return [dict(zip(names, line.split("|"), strict=True)) for line in found.splitlines()]
 
+    def state(self, job: str) -> str:
+        """As long as the controller remembers it."""
+        return next((one["state"] for one in self.jobs(are_over=True) if one["id"] == job), "")
+
+    def node_of(self, job: str) -> str:
+        return next(one["nodes"] for one in self.jobs() if one["id"] == job)
+
+    def hosts_of(self, job: str) -> list[str]:
+        """In the order of ranks."""
+        return self.command("scontrol", "show", "hostnames", self.node_of(job)).split()
+
+    def occupy(self, node: str) -> str:
+        """A job of somebody more important takes the whole node, as soon as it can; its id."""
+        partition = "gpu" if node.removeprefix(self._cluster.layout.prefix).startswith("g") else "cpu"
+        command = ["sbatch", "--parsable", "-p", partition, "-w", node, "--exclusive", "--job-name=important"]
+        return self.command(*command, "--output=/dev/null", "--wrap=sleep 3600").strip()
+
     def clear(self) -> None:
         """No job is left in the queue, and every node is in service."""
         if jobs := self.jobs():

@@ -46,6 +46,7 @@ class Cluster:
         self.nodes: dict[str, Daemon] = {}
         self.accounting: Daemon | None = None
         self._database: Daemon | None = None
+        self.swept_up_to = 0  # the last job's number when the queue was last emptied
 
     def __enter__(self) -> Cluster:
         self.up()
@@ -95,6 +96,7 @@ class Cluster:
         self.admin.clear()
         self.wait(self._nodes_are_idle, "every node to be idle", 60.0)
         leftovers.end_jobs(self.layout)
+        self.swept_up_to = max([int(job["id"]) for job in self.admin.jobs(are_over=True)], default=self.swept_up_to)
 
     def _check(self) -> None:
         missing = missing_packages(accounting=self.shape.accounting, network=self.shape.network)
@@ -282,6 +284,10 @@ class Cluster:
         """What runs for jobs of this cluster now, without Slurm's own processes."""
         return leftovers.jobs(self.layout)
 
+    def kernels(self) -> list[psutil.Process]:
+        """Among them, the kernels of Jupyter."""
+        return [process for process in self.job_processes() if "ipykernel_launcher" in _command_line(process)]
+
     def answers(self) -> bool:
         """Whether the controller can be asked now."""
         return "UP" in self.run(["scontrol", "ping"]).stdout
@@ -303,6 +309,13 @@ def layout_of(folder: Path, shape: Shape | None = None) -> Layout:
     folder = folder.resolve()
     tag = "o" + hashlib.sha256(os.fsencode(folder)).hexdigest()[:5]
     return Layout(folder, tag, prefix=tag if shape is not None and shape.cgroups else "")
+
+
+def _command_line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def hasty(text: str) -> str:

@@ -81,6 +81,7 @@ class Person:
             **self._cluster.client_environment(),
         }
         environment |= {name: value for name, value in os.environ.items() if name == "OPENAI4S_FULL"}
+        self._environment = environment
         with (self.root / "log").open("w") as log:
             self._process = self._user.popen(
                 [sys.executable, str(_PERSON), str(made.work)],
@@ -137,6 +138,19 @@ class Person:
         self.ask("start", timeout_s)
         self.ask("connect")
 
+    def terminal(self, *words: str) -> subprocess.Popen[str]:
+        """``jupyter openai4s`` in another window of the same person, in their folder."""
+        pipe = subprocess.PIPE
+        process: subprocess.Popen[str] = self._user.popen(
+            [sys.executable, "-m", "openai4s_provisioner.jupyter.cli", *words],
+            env=self._environment,
+            cwd=self.root / "work",
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+        )
+        return process
+
     def value(self, expression: str) -> str:
         return str(self.ask("value", expression=expression))
 
@@ -160,6 +174,11 @@ class Person:
         event = self.heard(lambda event: event["phase"] in over, f"the end for {reason}", deadline_s)
         assert event["reason"] == reason, self.story()
         return event
+
+    def complaints(self) -> list[str]:
+        """The log's lines of alarm."""
+        log = (self.root / "log").read_text(errors="replace")
+        return [line for line in log.splitlines() if "cannot be asked" in line or "could not be asked" in line]
 
     def story(self) -> str:
         """For a failure's text: the events, and the end of the log."""

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import sqlite3
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from jupyter_events import EventLogger
 from openai4s_provisioner.jupyter import kernelspecs
 from openai4s_provisioner.jupyter.announcer import SCHEMA_ID
 from openai4s_provisioner.jupyter.settings import OpenAI4S
+from openai4s_provisioner.orchestration.store.sqlite import FILE_NAME
 from openai4s_provisioner.parts import load_site_config
 
 _ANSWER_S = 60.0
@@ -91,6 +93,16 @@ class Person:
 
     async def restart(self) -> None:
         await self._manager.restart_kernel()
+
+    async def kernel_id(self) -> str:
+        assert self._manager.provisioner is not None
+        return str(self._manager.provisioner.kernel_id)
+
+    async def recorded(self) -> list[str]:
+        """What is written down of all sessions: who did what, and why."""
+        state_dir = OpenAI4S().frozen().state_dir
+        with contextlib.closing(sqlite3.connect(f"file:{state_dir}/{FILE_NAME}?mode=ro", uri=True)) as state:
+            return [" ".join(map(str, row)) for row in state.execute("SELECT kind, actor, reason, detail FROM event")]
 
     async def alive(self) -> bool:
         return bool(await self._manager.is_alive())

@@ -12,7 +12,8 @@ PROFILE = 'partition = "cpu"'
 
 
 def states(cluster: Cluster) -> list[str]:
-    return cluster.run(["squeue", "-h", "-t", "all", "-o", "%T"]).stdout.split()
+    """Of every job, the oldest first: the first one proved that sessions are isolated."""
+    return cluster.run(["squeue", "-h", "-t", "all", "-S", "i", "-o", "%T"]).stdout.split()
 
 
 def test_a_session_from_start_to_a_good_end(ordinary_user: Any, cluster: Cluster, wait_until: Any) -> None:
@@ -20,6 +21,8 @@ def test_a_session_from_start_to_a_good_end(ordinary_user: Any, cluster: Cluster
         person.start()
         assert person.value("1 + 1") == "2"
         assert person.value("__import__('os').getuid()") == str(ordinary_user.uid)
-        assert states(cluster).count("RUNNING") == 1
+        assert states(cluster) == ["COMPLETED", "RUNNING"]
         person.ask("shut_down")
-        wait_until(lambda: states(cluster) == ["COMPLETED"], "the job to have completed, not to be cancelled", 30)
+        wait_until(
+            lambda: states(cluster) == ["COMPLETED", "COMPLETED"], "the job to have completed, not to be cancelled", 30
+        )

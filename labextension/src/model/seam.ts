@@ -142,8 +142,11 @@ export interface IServerEvent {
   schema_id: string;
   workload_id?: string;
   kernel_id?: string;
+  phase?: string;
+  met?: number;
+  missing?: ConditionName | null;
+  sentence?: string;
   reason?: string | null;
   state?: string;
-  sentence?: string;
   ends_at?: string | null;
 }

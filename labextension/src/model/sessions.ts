@@ -18,6 +18,7 @@ export const POLL_MS = 10_000;
 export const RETRY_MAX_MS = 60_000;
 
 const OURS = 'https://events.openai4s.dev/';
+const CHANGES = `${OURS}session/v1`;
 
 /** Whether the newest read worked: `absent` means that this server has no such endpoints. */
 export type Reach = 'unread' | 'reached' | 'unreachable' | 'absent';
@@ -91,6 +92,7 @@ export class SessionsModel implements IDisposable {
   /** An event of the server's stream; those of others are passed over. */
   hear(event: { schema_id: string }): void {
     if (event.schema_id.startsWith(OURS)) {
+      this._apply(event);
       this._heard.emit(event);
       this.readSoon();
     }
@@ -118,6 +120,21 @@ export class SessionsModel implements IDisposable {
     this._isDisposed = true;
     clearTimeout(this._timer);
     Signal.clearData(this);
+  }
+
+  /** While a session starts, what the event says is shown at once; the read that follows has the last word. */
+  private _apply(event: IServerEvent): void {
+    const session = this.sessions.find(each => each.workload_id === event.workload_id);
+    const { met, missing, phase, sentence } = event;
+    if (event.schema_id !== CHANGES || session?.state !== 'starting' || event.reason) {
+      return;
+    }
+    if (met === undefined || missing === undefined || phase === undefined || sentence === undefined) {
+      return;
+    }
+    Object.assign(session, { met, missing, phase, sentence, state: missing === null ? 'ready' : 'starting' });
+    session.conditions.forEach((condition, index) => (condition.met = index < met));
+    this._changed.emit();
   }
 
   private _onAttention(): void {

@@ -4,7 +4,7 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { IBatch, IResources, ISession, IUsage, IWorkload, State } from './seam';
+import { IBatch, IResources, ISession, IUsage, IWaiting, IWorkload, State } from './seam';
 
 const MINUTE = 60;
 const HOUR = 3600;
@@ -103,9 +103,18 @@ export function badgeText(session: ISession, now: Date, trans: TranslationBundle
       return session.reason?.sentence ?? session.sentence;
     case 'ready':
       return trans.__('Ready: %1', session.profile_display_name);
-    default: {
-      const expected = session.state === 'starting' ? session.waiting?.estimated_start : undefined;
-      return expected ? trans.__('%1, estimated %2', session.sentence, clock(expected, now)) : session.sentence;
-    }
+    case 'starting':
+      return session.missing === 'allocation_granted' && session.waiting
+        ? waitingText(session.waiting, now, trans)
+        : session.sentence;
+    default:
+      return session.sentence;
   }
+}
+
+/** Why it waits, and until when. */
+function waitingText(waiting: IWaiting, now: Date, trans: TranslationBundle): string {
+  return waiting.estimated_start === null
+    ? waiting.sentence
+    : trans.__('%1, estimated %2', waiting.sentence, clock(waiting.estimated_start, now));
 }

@@ -94,16 +94,14 @@ function Told({ workload, now, trans }: ICardProps): React.JSX.Element {
 
 function Waiting({ workload, now, trans }: Pick<ICardProps, 'workload' | 'now' | 'trans'>): React.JSX.Element | null {
   const waiting = workload.waiting;
-  if (waiting === null || (waiting.estimated_start === null && waiting.position === null)) {
-    return null;
+  const lines: string[] = [];
+  if (waiting !== null && waiting.position !== null) {
+    lines.push(trans.__('Place in the queue: %1.', waiting.position));
   }
-  return (
-    <p className="openai4s-Card-waiting">
-      {waiting.position !== null && trans.__('Place in the queue: %1.', waiting.position)}{' '}
-      {waiting.estimated_start !== null && trans.__('Expected to start at %1.', clock(waiting.estimated_start, now))}{' '}
-      {waiting.estimate_as_of !== null && trans.__('(As of %1.)', clock(waiting.estimate_as_of, now))}
-    </p>
-  );
+  if (waiting !== null && waiting.estimated_start !== null && waiting.estimate_as_of !== null) {
+    lines.push(trans.__('Estimate of %1.', clock(waiting.estimate_as_of, now)));
+  }
+  return lines.length > 0 ? <p className="openai4s-Card-waiting">{lines.join(' ')}</p> : null;
 }
 
 function Ladder({ conditions, trans }: { conditions: ICondition[]; trans: TranslationBundle }): React.JSX.Element {
@@ -119,7 +117,7 @@ function Ladder({ conditions, trans }: { conditions: ICondition[]; trans: Transl
       {conditions.map((condition, index) => {
         const Icon = condition.met ? metIcon : index === next ? missingIcon : laterIcon;
         const progress = condition.met ? 'met' : index === next ? 'missing' : 'later';
-        const words = { met: trans.__('holds'), missing: trans.__('is waited for'), later: trans.__('comes later') };
+        const words = { met: trans.__('done'), missing: trans.__('waiting'), later: trans.__('later') };
         return (
           <li key={condition.name} data-condition={condition.name} data-progress={progress} title={condition.sentence}>
             <Icon.react tag="span" className="openai4s-Ladder-icon" aria-hidden="true" />

@@ -26,11 +26,23 @@ class HeldKernel:
     notebook_path: str
 
 
-def open_task(store: Store, task_id: str, workload_id: str, actor: str, argv: list[str], cwd: str, now: float) -> Task:
+@dataclass(frozen=True)
+class NewTask:
+    """Everything that one transaction writes when a task is asked for."""
+
+    task_id: str
+    workload_id: str
+    actor: str
+    argv: tuple[str, ...]
+    cwd: str
+    every_rank: bool = False
+
+
+def open_task(store: Store, new: NewTask, now: float) -> Task:
     """Write a task down for the allocation that the session holds. Raises Refused; never asks for an allocation."""
     with store.db.transaction():
-        workload = rows.workload_from(store.db.rows("workload", workload_id=workload_id)[0])
-        allocation = rows.allocation_from(store.db.rows("newest_allocation", workload_id=workload_id)[0])
+        workload = rows.workload_from(store.db.rows("workload", workload_id=new.workload_id)[0])
+        allocation = rows.allocation_from(store.db.rows("newest_allocation", workload_id=new.workload_id)[0])
         if workload.desired is Desired.STOPPED or allocation.phase not in (Phase.GRANTED, Phase.ACTIVE):
             raise Refused(
                 Reason.INVALID_SPEC,
@@ -45,16 +57,17 @@ def open_task(store: Store, task_id: str, workload_id: str, actor: str, argv: li
             )
         store.db.write(
             "insert_task",
-            task_id=task_id,
-            workload_id=workload_id,
+            task_id=new.task_id,
+            workload_id=new.workload_id,
             allocation_id=allocation.allocation_id,
-            actor=actor,
-            argv=json.dumps(argv),
-            cwd=cwd,
+            actor=new.actor,
+            argv=json.dumps(new.argv),
+            cwd=new.cwd,
+            every_rank=int(new.every_rank),
             now=now,
         )
-        store.note(workload_id, "task_opened", actor, None, task_id, now)
-        return _task_from(store.db.rows("task", task_id=task_id)[0])
+        store.note(new.workload_id, "task_opened", new.actor, None, new.task_id, now)
+        return _task_from(store.db.rows("task", task_id=new.task_id)[0])
 
 
 def task(store: Store, task_id: str) -> Task | None:
@@ -65,6 +78,11 @@ def task(store: Store, task_id: str) -> Task | None:
 def open_tasks(store: Store, daemon_id: str | None = None) -> list[Task]:
     """Tasks that have not ended, in all sessions or in those that this process drives."""
     return [_task_from(row) for row in store.db.rows("open_tasks", daemon_id=daemon_id)]
+
+
+def of_workload(store: Store, workload_id: str) -> list[Task]:
+    """The newest hundred, the newest first."""
+    return [_task_from(row) for row in store.db.rows("tasks_of", workload_id=workload_id)]
 
 
 def named(store: Store, beginning: str) -> list[Task]:

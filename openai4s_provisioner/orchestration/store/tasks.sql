@@ -1,6 +1,6 @@
 -- name: insert_task
-INSERT INTO task (task_id, workload_id, allocation_id, actor, argv, cwd, created_at)
-VALUES (:task_id, :workload_id, :allocation_id, :actor, :argv, :cwd, :now);
+INSERT INTO task (task_id, workload_id, allocation_id, actor, argv, cwd, every_rank, created_at)
+VALUES (:task_id, :workload_id, :allocation_id, :actor, :argv, :cwd, :every_rank, :now);
 
 -- name: task
 SELECT * FROM task WHERE task_id = :task_id;
@@ -12,6 +12,9 @@ SELECT count(*) FROM task WHERE allocation_id = :allocation_id AND ended_at IS N
 SELECT t.* FROM task AS t JOIN workload AS w USING (workload_id)
 WHERE t.ended_at IS NULL AND (:daemon_id IS NULL OR w.owner_daemon = :daemon_id)
 ORDER BY t.created_at, t.task_id;
+
+-- name: tasks_of
+SELECT * FROM task WHERE workload_id = :workload_id ORDER BY created_at DESC, task_id LIMIT 100;
 
 -- name: tasks_named
 SELECT * FROM task WHERE substr(task_id, 1, length(:beginning)) = :beginning ORDER BY created_at DESC LIMIT 10;

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -17,6 +19,8 @@ from checks.parts.server import Server, running_server
 from openai4s_provisioner.jupyter import kernelspecs
 from openai4s_provisioner.orchestration.config import parse_config
 
+DEADLINE_S = 40.0
+WAITING = "waiting for a machine"
 BACKEND = Path(__file__).with_name("queueing_backend.py")
 CLUSTER_TOML = """
 default_profile = "waits"
@@ -38,6 +42,10 @@ display_name = "queued session"
 cpus = 2
 memory_mb = 4000
 walltime_s = 3600
+
+[profiles.waits.limits]
+memory_mb = 8000
+gpus = 1
 """
 
 
@@ -82,6 +90,32 @@ def queue(place: Any, monkeypatch: pytest.MonkeyPatch, cluster_toml: str) -> Que
     return Queue(folder, names[0])
 
 
+async def until(condition: Any, what: str, deadline_s: float = DEADLINE_S) -> Any:
+    """The first true value of what `condition()` awaits."""
+    deadline = time.monotonic() + deadline_s
+    while not (value := await condition()):
+        assert time.monotonic() < deadline, f"still not true after {deadline_s:g} s: {what}"
+        await asyncio.sleep(0.05)
+    return value
+
+
+async def shown(server: Server, path: str) -> Any:
+    """What GET openai4s/PATH answers."""
+    answer = await server.ask("GET", f"openai4s/{path}")
+    assert answer.code == 200, answer.body
+    return json.loads(answer.body)
+
+
+async def sessions(server: Server) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await shown(server, "sessions"))["sessions"]
+    return found
+
+
+async def waits(server: Server) -> bool:
+    """Whether a session is in the queue."""
+    return any(each["waiting"] and each["waiting"]["sentence"] == WAITING for each in await sessions(server))
+
+
 StartServer = Callable[..., AbstractAsyncContextManager[Server]]
 
 
@@ -93,15 +127,3 @@ def start_server(place: Any, work: Path) -> StartServer:
         return running_server(work, place.root / "server.log", *options)
 
     return start
-
-
-@pytest.fixture
-def shown() -> Any:
-    """`await shown(server, path)`: what GET openai4s/PATH answers."""
-
-    async def ask(server: Server, path: str) -> Any:
-        answer = await server.ask("GET", f"openai4s/{path}")
-        assert answer.code == 200, answer.body
-        return json.loads(answer.body)
-
-    return ask

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from checks.parts.server import Server, running_server
+from checks.parts.server import running_server
+
+from .conftest import shown
 
 pytestmark = pytest.mark.anyio
-
-
-async def shown(server: Server, path: str) -> dict[str, Any]:
-    answer = await server.ask("GET", f"openai4s/{path}")
-    assert answer.code == 200, answer.body
-    found: dict[str, Any] = json.loads(answer.body)
-    return found
 
 
 async def test_a_session_is_shown_with_its_conditions_and_its_notebook(

@@ -1,0 +1,129 @@
+"""Whether sessions are kept apart on the machines that a profile leads to: proven there, by a job of its own.
+
+A proof holds for exactly what it was made with and for a bounded time; it is kept in the state folder, so a restarted
+server need not prove again. Concurrent askers share one job; one that must queue is waited for a while, then the person
+is told so. A failure is soon asked again, because its remedy may have been carried out. The probe inside each
+allocation still decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from openai4s_provisioner.orchestration.models import ResourceProfile
+from openai4s_provisioner.orchestration.ports import IsolationVerdict
+from openai4s_provisioner.orchestration.private_folder import prepare_folder, read_private, replace_private
+
+_log = logging.getLogger(__name__)
+_FAILURE_HOLDS_S = 10.0
+_PATIENCE_S = 100.0  # less than the control plane has
+_LARGEST_BYTES = 1 << 20
+_KEPT = 64
+Waiting = Callable[[str], None]
+
+
+class Prover(Protocol):
+    def configuration(self, profile: ResourceProfile, private_network: bool) -> str:
+        """Everything that a proof depends on, as one digest. Blocks."""
+
+    async def prove(self, profile: ResourceProfile, private_network: bool, waiting: Waiting) -> IsolationVerdict:
+        """Run the proof to its end; `waiting` hears why it has not begun."""
+
+
+class IsolationProofs:
+    """Used from one event loop. `clock`: seconds since the epoch."""
+
+    def __init__(
+        self,
+        prover: Prover,
+        record: Path,
+        max_age_s: float,
+        clock: Callable[[], float] = time.time,
+        patience_s: float = _PATIENCE_S,
+    ) -> None:
+        self._prover = prover
+        self._record = record
+        self._max_age_s = max_age_s
+        self._clock = clock
+        self._patience_s = patience_s
+        self._failed: dict[str, tuple[float, IsolationVerdict]] = {}
+        self._running: dict[str, asyncio.Task[IsolationVerdict]] = {}
+        self._waiting: dict[str, str] = {}
+
+    async def verdict(self, profile: ResourceProfile, private_network: bool) -> IsolationVerdict:
+        digest = await asyncio.to_thread(self._prover.configuration, profile, private_network)
+        age_s = await asyncio.to_thread(self._age_s, digest)
+        if age_s is not None and age_s < self._max_age_s:
+            if age_s > self._max_age_s / 2:
+                self._run(digest, profile, private_network)  # so that nobody has to wait for it later
+            return IsolationVerdict(True)
+        failed_at, verdict = self._failed.get(digest, (0.0, None))
+        if verdict is not None and 0 <= self._clock() - failed_at < _FAILURE_HOLDS_S:
+            return verdict
+        run = self._run(digest, profile, private_network)
+        done, _ = await asyncio.wait([run], timeout=self._patience_s)
+        return run.result() if done else IsolationVerdict(False, self._still_waiting(digest, profile))
+
+    async def close(self) -> None:
+        running = list(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def _run(self, digest: str, profile: ResourceProfile, private_network: bool) -> asyncio.Task[IsolationVerdict]:
+        run = self._running.get(digest)
+        if run is None:
+            run = self._running[digest] = asyncio.create_task(self._prove(digest, profile, private_network))
+        return run
+
+    async def _prove(self, digest: str, profile: ResourceProfile, private_network: bool) -> IsolationVerdict:
+        _log.info("checking that sessions of profile %r are isolated where they will run", profile.name)
+        began = self._clock()
+        try:
+            verdict = await self._prover.prove(
+                profile, private_network, lambda why: self._waiting.__setitem__(digest, why)
+            )
+            if verdict.verified:
+                await asyncio.to_thread(self._keep, digest, began)
+            else:
+                _log.warning("sessions of profile %r are not proven to be isolated: %s", profile.name, verdict.sentence)
+                self._failed[digest] = (self._clock(), verdict)
+            return verdict
+        finally:
+            self._waiting.pop(digest, None)
+            del self._running[digest]
+
+    def _still_waiting(self, digest: str, profile: ResourceProfile) -> str:
+        why = self._waiting.get(digest) or "it runs"
+        return (
+            f"It is being checked that sessions of profile {profile.name!r} are isolated where they will run, and that "
+            f"check has not ended yet ({why}). It goes on: start the kernel again in a few minutes."
+        )
+
+    # What is kept.
+
+    def _age_s(self, digest: str) -> float | None:
+        """None: not proven, or at a time that has not come yet."""
+        proven_at = self._proofs().get(digest)
+        age_s = None if proven_at is None else self._clock() - proven_at
+        return age_s if age_s is not None and age_s >= -60.0 else None
+
+    def _proofs(self) -> Mapping[str, float]:
+        """What cannot be read proves nothing."""
+        try:
+            content: Any = json.loads(read_private(self._record, _LARGEST_BYTES))
+            return {str(digest): float(at) for digest, at in content["proofs"].items()}
+        except Exception:
+            return {}
+
+    def _keep(self, digest: str, at: float) -> None:
+        newest = sorted({**self._proofs(), digest: at}.items(), key=lambda each: each[1], reverse=True)[:_KEPT]
+        prepare_folder(self._record.parent.parent)
+        prepare_folder(self._record.parent)
+        replace_private(self._record, json.dumps({"version": 1, "proofs": dict(newest)}).encode())

@@ -1,0 +1,146 @@
+"""What a person may do with a session over the REST interface of a real server, and what it does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from typing import Any
+
+import pytest
+from tornado.httpclient import AsyncHTTPClient, HTTPRequest
+
+from checks.parts.server import Server
+
+from .conftest import Queue, StartServer, sessions, shown, until, waits
+
+pytestmark = pytest.mark.anyio
+
+
+async def act(server: Server, path: str, body: Any = None, expected: int = 200) -> Any:
+    answer = await server.ask("POST", f"openai4s/{path}", body)
+    assert answer.code == expected, answer.body
+    return json.loads(answer.body)
+
+
+async def newest(server: Server) -> dict[str, Any]:
+    """A kernel is there at once; its session once it was admitted."""
+
+    async def look() -> list[dict[str, Any]]:
+        return await sessions(server)
+
+    found: dict[str, Any] = (await until(look, "a session is there"))[0]
+    return found
+
+
+async def in_state(server: Server, workload_id: str, state: str) -> Any:
+    async def look() -> Any:
+        found = await shown(server, f"sessions/{workload_id}")
+        return found if found["state"] == state else None
+
+    return await until(look, f"the session is {state}")
+
+
+async def test_chosen_resources_reach_the_queue_and_are_used_again(
+    queue: Queue, start_server: StartServer, no_process_left: Any
+) -> None:
+    async with start_server() as server:
+        (profile,) = (await shown(server, "profiles"))["profiles"]
+        assert profile["limits"] == {"cpus": 2, "memory_mb": 8000, "gpus": 1, "walltime_s": 3600, "nodes": 1}
+        kernel_id = str(uuid.uuid4())
+        chosen = {"kernel_id": kernel_id, "profile": "waits", "kernel_name": queue.kernel, "path": "a.ipynb"}
+        too_much = await act(server, "launches", chosen | {"resources": {"memory_mb": 8001}}, 400)
+        assert "memory_mb = 8001 is more than profile 'waits' allows: ask for at most 8000 MB" in too_much["message"]
+        await act(server, "launches", chosen | {"resources": {"memory_mb": 8000, "walltime_s": 600}}, 201)
+        body = {"path": "a.ipynb", "name": "a.ipynb", "type": "notebook"}
+        kernel = {"id": kernel_id, "name": queue.kernel}
+        opened = await server.ask("POST", "api/sessions", body | {"kernel": kernel})
+        assert json.loads(opened.body)["kernel"]["id"] == kernel_id
+        await until(lambda: waits(server), "it is in the queue")
+        (submitted,) = queue.submissions
+        assert submitted.partition(" ")[2] == "cpus=2 memory_mb=8000 gpus=0 walltime_s=600"
+        session = await newest(server)
+        assert session["resources"] == {"cpus": 2, "memory_mb": 8000, "gpus": 0, "nodes": 1}
+
+        stopped = await act(server, f"sessions/{session['workload_id']}/stop", expected=202)
+        assert stopped["state"] in ("ending", "ended")
+        await in_state(server, session["workload_id"], "ended")
+        again = await act(server, f"sessions/{session['workload_id']}/start-again", expected=202)
+        assert again["path"] == "a.ipynb"
+        (listed,) = json.loads((await server.ask("GET", "api/sessions")).body)
+        assert listed["kernel"]["id"] == again["kernel_id"], "the notebook's session has the new kernel"
+        await until(lambda: waits(server), "it is in the queue")
+        assert queue.submissions[1].partition(" ")[2] == submitted.partition(" ")[2], "with the same choice"
+        refused = await act(server, f"sessions/{session['workload_id']}/stop", expected=409)
+        assert refused["reason"] == "USER_CANCELLED", "it is over"
+        assert server.stop() == 0
+
+
+async def test_keep_extend_tasks_and_logs(queue: Queue, start_server: StartServer, no_process_left: Any) -> None:
+    queue.open()
+    async with start_server() as server:
+        opened = await server.open_session(queue.kernel, "a.ipynb")
+        workload_id = (await newest(server))["workload_id"]
+        await in_state(server, workload_id, "ready")
+        here = f"sessions/{workload_id}"
+        before = (await shown(server, here))["lease_ends_at"]
+        assert (await act(server, f"{here}/keep"))["lease_ends_at"] > before
+        refused = await act(server, f"{here}/extend", {"seconds": 60}, 409)
+        assert "cannot be extended here" in refused["message"]
+
+        task = await act(server, f"{here}/tasks", {"argv": ["sh", "-c", "exit 5"]}, 201)
+
+        async def ended() -> Any:
+            (found,) = (await shown(server, f"{here}/tasks"))["tasks"]
+            return found if found["state"] == "ended" else None
+
+        assert (await until(ended, "the task ends"))["exit_code"] == 5
+        await act(server, f"tasks/{task['task_id']}/cancel", expected=409)
+
+        log = await shown(server, f"{here}/log?lines=3")
+        assert 1 <= len(log["lines"]) <= 3
+        following = asyncio.ensure_future(followed(server, f"{here}/log?follow=1"))
+        assert (await server.ask("DELETE", f"api/sessions/{opened['id']}")).code == 204
+        assert (await asyncio.wait_for(following, 40)).endswith("event: end\ndata:\n\n"), "the stream ends with it"
+        await act(server, f"{here}/keep", expected=409)
+        await act(server, f"{here}/tasks", {"argv": ["true"]}, 409)
+        assert server.stop() == 0
+
+
+async def followed(server: Server, path: str) -> str:
+    """The whole of an event stream."""
+    pieces: list[bytes] = []
+    request = HTTPRequest(
+        f"{server._url}openai4s/{path}", headers=server._headers, streaming_callback=pieces.append, request_timeout=60
+    )
+    answer = await AsyncHTTPClient().fetch(request)
+    assert answer.headers["Content-Type"] == "text/event-stream"
+    return b"".join(pieces).decode()
+
+
+async def test_a_session_is_stopped_by_name_while_it_runs_and_its_kernel_is_shown_dead(
+    queue: Queue, start_server: StartServer, no_process_left: Any
+) -> None:
+    queue.open()
+    async with start_server() as server:
+        opened = await server.open_session(queue.kernel, "a.ipynb")
+        workload_id = (await newest(server))["workload_id"]
+        await in_state(server, workload_id, "ready")
+        await act(server, f"sessions/{workload_id}/stop", expected=202)
+        ended = await in_state(server, workload_id, "ended")
+        assert (ended["reason"]["code"], ended["reason"]["remedy"]) == (
+            "USER_CANCELLED",
+            "Start the kernel again when you need it.",
+        )
+
+        async def is_gone() -> bool:
+            return (await server.ask("GET", f"api/kernels/{opened['kernel']['id']}")).code == 404
+
+        await until(is_gone, "Jupyter's restarter gives the kernel up")
+        again = await act(server, f"sessions/{workload_id}/start-again", expected=202)
+
+        async def is_ready() -> bool:
+            return bool((await newest(server))["kernels"][0]["kernel_id"] == again["kernel_id"])
+
+        await until(is_ready, "the new session is there")
+        assert server.stop() == 0
