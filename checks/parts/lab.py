@@ -106,7 +106,14 @@ class Lab:
         """An empty notebook whose kernel is a session of that profile."""
         name = f"python3-{profile}-session"
         kernelspec = {"name": name, "display_name": f"Python 3 ({profile} session)", "language": "python"}
-        cell = {"cell_type": "code", "id": "first", "source": "", "metadata": {}, "outputs": [], "execution_count": None}
+        cell: dict[str, Any] = {
+            "cell_type": "code",
+            "id": "first",
+            "source": "",
+            "metadata": {},
+            "outputs": [],
+            "execution_count": None,
+        }
         content = {"cells": [cell], "metadata": {"kernelspec": kernelspec}, "nbformat": 4, "nbformat_minor": 5}
         target = self.place.work / path
         target.parent.mkdir(parents=True, exist_ok=True)

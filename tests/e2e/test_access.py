@@ -52,8 +52,10 @@ def test_the_keyboard_reaches_every_button_of_the_panel(open_lab: Notebook) -> N
     open_lab.load("keys.ipynb")
     open_lab.expect_ready()
     panel = open_lab.show_panel()
-    there = panel.locator(".openai4s-Card").first.locator("button[data-action]").evaluate_all(
-        "buttons => buttons.map(each => each.dataset.action)"
+    there = (
+        panel.locator(".openai4s-Card")
+        .first.locator("button[data-action]")
+        .evaluate_all("buttons => buttons.map(each => each.dataset.action)")
     )
     reached: list[str] = []
     panel.get_by_role("heading", name="Sessions").click()
