@@ -17,6 +17,7 @@ from ..transport.relay import Splice, splice
 from ..transport.spool import Spool
 from ..transport.stream import Stream
 from .activity import ActivityWatch
+from .memory_kills import MemoryKills
 from .notice import LossNotice
 
 _log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Kernels:
         self._known: set[str] = set()
         self._relays: set[_Relay] = set()
         self._watches: dict[str, ActivityWatch] = {}
+        self._memory_kills = MemoryKills()
 
     @property
     def are_running(self) -> bool:
@@ -134,6 +136,8 @@ class Kernels:
 
     def _heard(self, launch_id: str, event: Event) -> None:
         is_exit = event.get("type") == "kernel_exited"
+        if is_exit:
+            event = self._memory_kills.explained(event)
         if is_exit and launch_id in self._watches:
             self._watches.pop(launch_id).close()
         if launch_id or not is_exit:  # what only proved something had no kernel
