@@ -26,6 +26,7 @@ def states(cluster: Cluster) -> list[str]:
 def test_a_session_from_start_to_a_good_end(ordinary_user: Any, cluster: Cluster, wait_until: Any) -> None:
     with Person(ordinary_user, cluster, PROFILE) as person:
         person.start()
+        person.heard(lambda event: "isolated where they will run" in event["sentence"], "what takes so long at first")
         assert person.value("1 + 1") == "2"
         assert person.value("__import__('os').getuid()") == str(ordinary_user.uid)
         assert states(cluster) == ["COMPLETED", "RUNNING"]
