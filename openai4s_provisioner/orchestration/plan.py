@@ -122,6 +122,7 @@ _FAILURES = frozenset(
         Reason.ISOLATION_UNVERIFIED,
         Reason.WORKSPACE_UNREACHABLE,
         Reason.KERNEL_START_FAILED,
+        Reason.OUT_OF_MEMORY,
         Reason.BACKEND_SUBMISSION_UNKNOWN,
     }
 )

@@ -113,6 +113,13 @@ class Person:
         with contextlib.closing(sqlite3.connect(f"file:{state_dir}/{FILE_NAME}?mode=ro", uri=True)) as state:
             return [" ".join(map(str, row)) for row in state.execute("SELECT kind, actor, reason, detail FROM event")]
 
+    async def ends_at(self) -> float | None:
+        """When the running job's time is over, as it is written down."""
+        state_dir = OpenAI4S().frozen().state_dir
+        with contextlib.closing(sqlite3.connect(f"file:{state_dir}/{FILE_NAME}?mode=ro", uri=True)) as state:
+            found = state.execute("SELECT max(ends_at) FROM allocation WHERE ended_at IS NULL").fetchone()[0]
+            return None if found is None else float(found)
+
     async def alive(self) -> bool:
         return bool(await self._manager.is_alive())
 

@@ -37,7 +37,7 @@ def test_a_kernel_that_wants_too_much_is_told_why_it_ended(
     with Person(ordinary_user, limiting_cluster, 'partition = "cpu"') as person:
         person.start()
         person.begin("run", code="held = bytearray(10**9)")
-        person.heard(lambda event: "It used more memory" in event["sentence"], "why the kernel ended", 60)
+        person.heard(lambda event: "used more memory than it may have" in event["sentence"], "why the kernel ended", 60)
         person.ask("shut_down")
         wait_until(lambda: not limiting_cluster.admin.jobs(), "no job is left", 60)
 
