@@ -41,12 +41,12 @@ class Person:
         config = load_site_config(OpenAI4S().frozen())
         self._profile = config.profiles[config.default_profile]
         kernel = kernelspecs.install(KernelSpecManager(), "python3", self._profile).name
-        self._manager = _Manager(kernel_name=kernel)
-        self._manager.event_logger = EventLogger()
-        self._manager.event_logger.add_listener(schema_id=SCHEMA_ID, listener=self._heard)
         self._client: AsyncKernelClient | None = None
         self._printed: list[str] = []
         self._kernel = kernel
+        self._manager = _Manager(kernel_name=kernel)
+        self._manager.event_logger = EventLogger()
+        self._manager.event_logger.add_listener(schema_id=SCHEMA_ID, listener=self._heard)
         self._starting: asyncio.Future[Any] | None = None
 
     async def _heard(self, logger: EventLogger, schema_id: str, data: Mapping[str, Any]) -> None:
