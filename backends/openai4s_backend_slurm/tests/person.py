@@ -87,14 +87,15 @@ class Person:
         found = reply["content"]["user_expressions"]["v"]
         return str(found["data"]["text/plain"] if found["status"] == "ok" else found["ename"])
 
-    async def run(self, code: str, timeout_s: float = _ANSWER_S) -> dict[str, Any]:
-        """Execute to the end: how it ended, and what it printed."""
+    async def run(self, number: int, code: str, timeout_s: float = _ANSWER_S) -> dict[str, Any]:
+        """Execute to the end: how it ended, and what it printed, which is also said as it comes."""
         assert self._client is not None
         self._printed = printed = []
 
         def heard(message: dict[str, Any]) -> None:
             if message["msg_type"] == "stream":
                 printed.append(message["content"]["text"])
+                say({"id": number, "printed": printed[-1]})
 
         reply = await self._client.execute_interactive(code, timeout=timeout_s, output_hook=heard)
         return {"status": reply["content"]["status"], "printed": "".join(printed)}
@@ -171,6 +172,8 @@ def say(line: Mapping[str, Any]) -> None:
 
 async def _obey(person: Person, order: dict[str, Any]) -> None:
     number, name = order.pop("id"), order.pop("do")
+    if name == "run":
+        order["number"] = number
     try:
         say({"id": number, "answer": await getattr(person, name)(**order)})
     except asyncio.CancelledError:
