@@ -14,6 +14,7 @@ from checks.parts.place import REPOSITORY
 from .notebook import SECOND, Notebook
 
 WaitUntil = Callable[..., Any]
+EMPTY: dict[str, Any] = {"sessions": [], "batches": [], "as_of": "2026-01-01T00:00:00.000Z", "offline": None}
 
 
 def test_an_empty_panel_says_what_to_do(open_lab: Notebook) -> None:
@@ -23,9 +24,6 @@ def test_an_empty_panel_says_what_to_do(open_lab: Notebook) -> None:
     expect(panel).to_contain_text("No session", timeout=20 * SECOND)
     panel.get_by_role("button", name="New cluster notebook").click()
     expect(open_lab.page.locator(".openai4s-Form")).to_be_visible()
-
-
-EMPTY = {"sessions": [], "batches": [], "as_of": "2026-01-01T00:00:00.000Z", "offline": None}
 
 
 def test_a_command_stands_beside_the_sessions_with_its_log_and_can_be_stopped(
@@ -41,7 +39,12 @@ def test_a_command_stands_beside_the_sessions_with_its_log_and_can_be_stopped(
     card.locator('[data-action="log"]').click()
     log = open_lab.page.locator(".openai4s-Log pre")
     read_again = open_lab.page.get_by_role("button", name="Read again")
-    wait_until(lambda: read_again.click() or "step one is done" in log.inner_text(), "its output is in the log", 20)
+
+    def is_read() -> bool:
+        read_again.click()
+        return "step one is done" in log.inner_text()
+
+    wait_until(is_read, "its output is in the log", 20)
     picture(open_lab.page, "command")
     card.locator('[data-action="stop"]').click()
     open_lab.page.locator(".jp-Dialog .jp-mod-warn").click()
