@@ -122,6 +122,7 @@ describe('what happened', () => {
   it('lost memory is told with what it was lost for', () => {
     shown(READY);
     const reason = { code: 'NODE_FAILED', sentence: 'The machine failed.', remedy: null, detail: '', actor: '' };
+    shown({ state: 'reconnecting', sentence: 'The connection is interrupted.' });
     shown({ state: 'starting', reason, recoveries: 1 });
     shown({ state: 'starting', sentence: '1 of 4 conditions', recoveries: 1 });
     const [notice] = shown({ ...READY, memory_lost: true, recoveries: 1 }, { ...ALL, starting: false });
