@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from openai4s_provisioner.testing import queueing_backend
 
 from .leftovers import processes_of
@@ -142,8 +144,9 @@ class Lab:
         ends.mkdir(exist_ok=True)
         (ends / reason).touch()
         for process in processes_of(str(self.place.root)):
-            if _WORKER.search(" ".join(process.cmdline())):
-                process.kill()
+            with contextlib.suppress(psutil.Error):
+                if _WORKER.search(" ".join(process.cmdline())):
+                    process.kill()
 
     def shut_everything_down(self) -> None:
         """Whatever a test left behind, so that the next one begins with an empty server."""
