@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,12 +36,14 @@ from .lookup import NAME, Lookup, on, read_handle
 from .masks import masks
 from .parse import JobName, QueueRow
 from .places import Places
+from .position import Positions
 from .profiles import SlurmOptions, read_options, read_profile
 from .proof import JobProver
 from .queue import SharedQueue
 from .steps import task_step
 from .submit import Submitter
 
+_log = logging.getLogger(__name__)
 _THREADS = 6  # a hung submission must not hold up observation
 _LOG_TAIL_BYTES = 8000
 
@@ -56,8 +59,9 @@ class SlurmBackend:
         self._places = Places(state_dir / NAME)
         self._lookup = Lookup(broker, self._places, options.cluster)
         self._submitter = Submitter(broker, self._lookup, self._places, options.cluster)
-        self._judge = Judge(self._lookup, self._places, self._end)
+        self._judge = Judge(self._lookup, self._places, self._end, Positions(broker).of)
         self._options = options
+        self._silent: set[str] = set()  # clusters
         prover = JobProver(self, self._places.forget, state_dir, exchange_dir, options)
         self._proofs = IsolationProofs(prover, state_dir / NAME / "isolation", options.isolation_max_age_s)
         self._shared = SharedQueue(self._ask_queue, options.min_interval_s)
@@ -141,9 +145,21 @@ class SlurmBackend:
     ) -> Mapping[ExternalHandle, Observation]:
         try:
             rows = await self._shared.rows(cluster)
+            self._said_silent(cluster, None)
         except BrokerError as error:
+            self._said_silent(cluster, error)
             return {handle: Observation(Observed.UNKNOWN, backend_detail=str(error)) for handle in jobs}
         return await self._in_thread(self._judge.judge, jobs, rows, cluster)
+
+    def _said_silent(self, cluster: str, error: BrokerError | None) -> None:
+        """One line when a cluster falls silent, one when it answers again; sessions go on meanwhile."""
+        was_silent = cluster in self._silent
+        if error is not None and not was_silent:
+            self._silent.add(cluster)
+            _log.warning("the cluster cannot be asked after its jobs; they go on meanwhile: %s", error)
+        elif error is None and was_silent:
+            self._silent.discard(cluster)
+            _log.warning("the cluster can be asked after its jobs again")
 
     def _find(self, token: str) -> ExternalHandle | None:
         self._places.check_no_submission(token)

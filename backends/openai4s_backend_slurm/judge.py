@@ -25,14 +25,23 @@ from .script import job_name
 _log = logging.getLogger(__name__)
 _NEVER_AFTER_S = 20.0  # a reason that can never clear is believed when it has stood for so long
 _ACCOUNTING_LAGS_S = 10.0
+_REQUEUED = "The job was put back into the queue, where its kernel's memory could not follow."
 Wanted = Mapping[ExternalHandle, tuple[JobName, str]]
 Cancel = Callable[[JobName, str], None]
 
 
 class Judge:
-    def __init__(self, lookup: Lookup, places: Places, cancel: Cancel, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        lookup: Lookup,
+        places: Places,
+        cancel: Cancel,
+        position: Callable[[QueueRow, str], int | None] = lambda row, cluster: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         """`clock`: seconds since the epoch, as the scheduler's own."""
         self._lookup = lookup
+        self._position = position
         self._places = places
         self._cancel = cancel
         self._clock = clock
@@ -79,8 +88,7 @@ class Judge:
     def _pending(self, name: JobName, token: str, row: QueueRow) -> Observation:
         detail = _detail(row)
         if self._places.started_as(token) == name.number:  # it ran before
-            words = "The job was put back into the queue, where its kernel's memory could not follow."
-            self._give_up(name, token, Reason.PREEMPTED, words)
+            self._give_up(name, token, Reason.PREEMPTED, _REQUEUED)
             return Observation(Observed.ENDING, backend_detail=detail)
         why = states.waiting(row.reason)
         if not why.never_clears:
@@ -89,7 +97,10 @@ class Judge:
             self._give_up(name, token, Reason.UNSCHEDULABLE, f"It can never start: {why.words}.")
         is_guess = row.starts_at is None or row.starts_at <= self._clock() or why.never_clears
         starts_at = None if is_guess else row.starts_at
-        return Observation(Observed.PENDING, waiting=why.words, backend_detail=detail, estimated_start=starts_at)
+        position = self._position(row, name.cluster)
+        return Observation(
+            Observed.PENDING, waiting=why.words, backend_detail=detail, estimated_start=starts_at, position=position
+        )
 
     def _give_up(self, name: JobName, token: str, reason: Reason, words: str) -> None:
         """Written down first: how it ends is then known, whoever asks."""
@@ -124,7 +135,7 @@ class Judge:
         recorded = self._places.exit_of(token, name.number)
         if recorded is not None and recorded.code:
             return recorded
-        if past is not None and past.exit is not None:
+        if past is not None and past.exit is not None and states.base_state(past.state) == "FAILED":
             return past.exit
         return self._lookup.exit_code(name)
 
@@ -158,6 +169,7 @@ class Judge:
     ) -> Observation:
         state, reason = end
         hosts = parse.hosts(nodes)
+        self._never_since.pop(token, None)
         verdict = self._verdict(token)
         if verdict is not None and state is not Observed.COMPLETED:
             return Observation(Observed.FAILED, verdict[0], backend_detail=f"{verdict[1]} {detail}", hosts=hosts)
@@ -172,7 +184,9 @@ class Judge:
 
     def _verdict(self, token: str) -> tuple[Reason, str] | None:
         code, _, words = self._places.verdict(token).partition("\n")
-        return (Reason(code), words) if code in list(Reason) else None
+        if code in list(Reason):
+            return Reason(code), words
+        return (Reason.PREEMPTED, _REQUEUED) if self._places.was_requeued(token) else None
 
 
 def _needs_accounting(row: QueueRow) -> bool:

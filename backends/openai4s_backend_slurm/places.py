@@ -99,6 +99,11 @@ class Places:
         """The number of the job that ran under this token, as its own script wrote it down."""
         return parse.number_of(self._small(token, script.STARTED).partition(" ")[0])
 
+    def was_requeued(self, token: str) -> bool:
+        """Whether the scheduler started the same job more than once."""
+        starts = [line.split() for line in self._small(token, script.STARTED).splitlines()]
+        return any(len(each) == 2 and each[1] not in ("", "0") for each in starts)
+
     def verdict(self, token: str) -> str:
         """Why we gave it up, if we did."""
         return self._small(token, _VERDICT)

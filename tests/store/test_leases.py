@@ -17,6 +17,7 @@ from openai4s_provisioner.orchestration.phases import PhaseEvent
 from openai4s_provisioner.orchestration.reasons import Reason
 from openai4s_provisioner.orchestration.store import Store, drivers, leases, tasks
 from openai4s_provisioner.orchestration.store.sqlite import MIGRATIONS, migrate
+from openai4s_provisioner.orchestration.store.tasks import NewTask
 
 from .conftest import DAEMON, new_session
 
@@ -111,7 +112,7 @@ def test_the_schema_refuses_what_is_no_lease(tmp_path: Path, column: str, value:
 @pytest.mark.parametrize("busy_counts", [True, False])
 def test_a_step_beside_the_kernel_is_activity_as_a_cell_is(tmp_path: Path, busy_counts: bool) -> None:
     with contextlib.closing(active_store(tmp_path, busy_counts)) as store:
-        tasks.open_task(store, tasks.NewTask("t1", "w0", "me", ("sleep", "100"), "/"), 5.0)
+        tasks.open_task(store, NewTask("t1", "w0", "me", ("sleep", "100"), "/"), 5.0)
         ((waiting,),) = leases.running(store, DAEMON)
         assert waiting.last_active_at == 1.0, "one that does not run yet is none"
         tasks.started(store, "t1", 6.0)
@@ -128,7 +129,7 @@ def test_a_step_beside_the_kernel_is_activity_as_a_cell_is(tmp_path: Path, busy_
 
 def test_a_step_does_not_keep_a_session_beyond_its_longest_life(tmp_path: Path) -> None:
     with contextlib.closing(active_store(tmp_path)) as store:
-        tasks.open_task(store, tasks.NewTask("t1", "w0", "me", ("sleep", "100"), "/"), 5.0)
+        tasks.open_task(store, NewTask("t1", "w0", "me", ("sleep", "100"), "/"), 5.0)
         tasks.started(store, "t1", 6.0)
         end = leases.sweep(store, "w0", 1.0 + LeasePolicy().max_lifetime_s)
         assert isinstance(end, Expire)

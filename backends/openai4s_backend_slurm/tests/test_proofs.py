@@ -1,0 +1,183 @@
+"""How long a proof of isolation holds, who waits for it, and what is said meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from openai4s_backend_slurm.isolation import IsolationProofs, Waiting
+from openai4s_provisioner.orchestration.models import ResourceProfile
+from openai4s_provisioner.orchestration.ports import IsolationVerdict
+
+PROFILE = ResourceProfile("gpu", "slurm")
+DAY_S = 86400.0
+GOOD, BAD = IsolationVerdict(True), IsolationVerdict(False, "On c1: user namespaces are off")
+
+
+class ProverThatCounts:
+    def __init__(self, verdict: IsolationVerdict = GOOD) -> None:
+        self.verdict = verdict
+        self.runs = 0
+        self.configured = "one"
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    def configuration(self, profile: ResourceProfile, private_network: bool) -> str:
+        return f"{self.configured}-{private_network}"
+
+    async def prove(self, profile: ResourceProfile, private_network: bool, waiting: Waiting) -> IsolationVerdict:
+        self.runs += 1
+        waiting("others with higher priority come first")
+        await self.gate.wait()
+        return self.verdict
+
+
+class Bench:
+    def __init__(self, base: Path, verdict: IsolationVerdict = GOOD, patience_s: float = 5.0) -> None:
+        self.now = 1_800_000_000.0
+        self.prover = ProverThatCounts(verdict)
+        self.record = base / "state" / "slurm" / "isolation"
+        self.patience_s = patience_s
+        self.proofs = self.opened()
+
+    def opened(self) -> IsolationProofs:
+        return IsolationProofs(self.prover, self.record, 7 * DAY_S, lambda: self.now, self.patience_s)
+
+    async def ask(self, private_network: bool = False) -> IsolationVerdict:
+        return await self.proofs.verdict(PROFILE, private_network)
+
+
+def lives(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def life() -> None:
+        await scenario()
+
+    asyncio.run(life())
+
+
+def test_one_proof_holds_and_outlives_the_server(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        here = Bench(tmp_path)
+        assert (await here.ask()).verified
+        assert (await here.ask()).verified
+        here.proofs = here.opened()
+        assert (await here.ask()).verified
+        assert here.prover.runs == 1
+        assert here.record.stat().st_mode & 0o777 == 0o600
+
+    lives(scenario)
+
+
+def test_another_configuration_and_another_network_are_proven_anew(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        here = Bench(tmp_path)
+        await here.ask()
+        await here.ask(private_network=True)
+        here.prover.configured = "two"
+        await here.ask()
+        assert here.prover.runs == 3
+
+    lives(scenario)
+
+
+def test_a_proof_ages_and_is_made_anew_before_anybody_has_to_wait(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        here = Bench(tmp_path)
+        await here.ask()
+        here.now += 4 * DAY_S
+        assert (await here.ask()).verified
+        await asyncio.gather(*here.proofs._running.values())
+        assert here.prover.runs == 2
+        here.now += 4 * DAY_S
+        assert (await here.ask()).verified, "the second proof holds"
+        await asyncio.gather(*here.proofs._running.values())
+
+    lives(scenario)
+
+
+def test_an_aged_proof_counts_no_more(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        here = Bench(tmp_path)
+        await here.ask()
+        here.now += 8 * DAY_S
+        here.prover.verdict = BAD
+        assert await here.ask() == BAD
+
+    lives(scenario)
+
+
+def test_a_proof_of_the_future_counts_for_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        here = Bench(tmp_path)
+        await here.ask()
+        here.now -= DAY_S
+        await here.ask()
+        assert here.prover.runs == 2
+
+    lives(scenario)
+
+
+def test_those_who_ask_together_share_one_job(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        here = Bench(tmp_path)
+        answers = await asyncio.gather(*(here.ask() for _ in range(20)))
+        assert all(answer.verified for answer in answers)
+        assert here.prover.runs == 1
+
+    lives(scenario)
+
+
+def test_a_failure_leaves_nothing_and_is_soon_asked_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        here = Bench(tmp_path, BAD)
+        assert await here.ask() == BAD
+        assert await here.ask() == BAD
+        assert here.prover.runs == 1
+        assert not here.record.parent.parent.exists()
+        here.now += 11
+        here.prover.verdict = GOOD
+        assert (await here.ask()).verified
+
+    lives(scenario)
+
+
+def test_a_check_that_must_queue_is_explained_and_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        here = Bench(tmp_path, patience_s=0.05)
+        here.prover.gate.clear()
+        verdict = await here.ask()
+        assert not verdict.verified
+        assert "It is being checked that sessions of profile 'gpu' are isolated" in verdict.sentence
+        assert "others with higher priority come first" in verdict.sentence
+        here.prover.gate.set()
+        await asyncio.gather(*here.proofs._running.values())
+        assert (await here.ask()).verified
+        assert here.prover.runs == 1
+
+    lives(scenario)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"proofs": []}', '{"proofs": {"one-False": "yesterday"}}', "\0"])
+def test_a_record_that_cannot_be_read_proves_nothing(tmp_path: Path, content: str) -> None:
+    async def scenario() -> None:
+        here = Bench(tmp_path)
+        here.record.parent.mkdir(parents=True)
+        here.record.write_text(content)
+        here.record.chmod(0o600)
+        assert (await here.ask()).verified
+        assert here.prover.runs == 1
+
+    lives(scenario)
+
+
+def test_a_record_that_others_could_have_written_proves_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        here = Bench(tmp_path)
+        await here.ask()
+        here.record.chmod(0o666)
+        await here.ask()
+        assert here.prover.runs == 2
+
+    lives(scenario)
