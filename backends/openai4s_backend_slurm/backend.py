@@ -126,7 +126,7 @@ class SlurmBackend:
         return await self._proofs.verdict(profile, private_network)
 
     def masks(self, profile: ResourceProfile) -> Sequence[str]:
-        return masks(read_profile(profile), self._options)
+        return masks(self._options)
 
     async def close(self) -> None:
         """Jobs live on; only our threads end."""

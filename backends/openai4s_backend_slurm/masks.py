@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Sequence
 
-from .profiles import COMMANDS, SlurmOptions, SlurmProfile
+from .profiles import COMMANDS, SlurmOptions
 
 # Where distributions and sites keep the client's configuration, keys and sockets.
 _PLACES = (
@@ -25,13 +25,13 @@ _SIGNAL = ("scancel", "--signal=CONT", "$SLURM_JOB_ID")
 _ENTER = ("srun", "--overlap", "--jobid=$SLURM_JOB_ID", "--nodes=1", "--ntasks=1", "--export=ALL", "--mpi=none")
 
 
-def masks(site: SlurmProfile, options: SlurmOptions) -> tuple[str, ...]:
-    """Absolute and normal paths, as a node has them."""
+def masks(options: SlurmOptions) -> tuple[str, ...]:
+    """Absolute and normal paths."""
     conf = options.slurm_conf or os.environ.get("SLURM_CONF", "")
     places = [*_PLACES, *options.mask, *([conf] if os.path.isabs(conf) else [])]
     places += [os.path.join(folder, name) for folder in _FOLDERS for name in _PROGRAMS]
     places += [found for name in _PROGRAMS if (found := shutil.which(options.commands.get(name, name)))]
-    return tuple(dict.fromkeys(os.path.normpath(site.on_node(os.path.abspath(place))) for place in places))
+    return tuple(dict.fromkeys(os.path.normpath(os.path.abspath(place)) for place in places))
 
 
 def attacks(has_conf: bool) -> list[tuple[str, Sequence[str]]]:

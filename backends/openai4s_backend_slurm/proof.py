@@ -42,7 +42,7 @@ from openai4s_provisioner.worker.proof import REQUEST, VERDICT
 
 from .isolation import Waiting
 from .masks import attacks, masks
-from .profiles import SlurmOptions, SlurmProfile, read_profile
+from .profiles import SlurmOptions, read_profile
 
 _MEMORY_MB, _WALLTIME_S = 512, 300
 _LOOK_AGAIN_S = 0.5
@@ -76,7 +76,7 @@ class JobProver:
             [profile.share, profile.share_read_only, profile.gpus > 0, private_network, site],
             [str(self._state_dir), str(self._exchange_dir), *_jupyter_folders(), asdict(self._options)],
             [sys.executable, str(Path.home()), os.getuid(), os.getgroups()],
-            [masks(read_profile(profile), self._options), attacks(self._has_conf)],
+            [masks(self._options), attacks(self._has_conf)],
         ]
         return hashlib.sha256(json.dumps(parts, default=str, sort_keys=True).encode()).hexdigest()
 
@@ -100,9 +100,8 @@ class JobProver:
         return bool(self._options.slurm_conf or os.environ.get("SLURM_CONF"))
 
     def _request(self, profile: ResourceProfile, private_network: bool, folder: Path) -> AllocationRequest:
-        site = read_profile(profile)
         content = {
-            "sandbox": self._spec(profile, site, folder, private_network).to_json(),
+            "sandbox": self._spec(profile, folder, private_network).to_json(),
             "attacks": attacks(self._has_conf),
         }
         (folder / REQUEST).write_text(json.dumps(content), encoding="utf-8")
@@ -117,7 +116,7 @@ class JobProver:
         program = (str(write_worker_zipapp(folder)), "proof", str(folder))
         return AllocationRequest(token, f"proof-{token}", "proof", small, program, folder)
 
-    def _spec(self, profile: ResourceProfile, site: SlurmProfile, folder: Path, private_network: bool) -> SandboxSpec:
+    def _spec(self, profile: ResourceProfile, folder: Path, private_network: bool) -> SandboxSpec:
         home_source = folder / "home"
         prepare_session_home(str(home_source))
         return session_spec(
@@ -129,7 +128,7 @@ class JobProver:
             prefixes=interpreter_prefixes(),
             share=profile.share,
             share_read_only=profile.share_read_only,
-            masked=masks(site, self._options),
+            masked=masks(self._options),
             network=NETWORK_PRIVATE if private_network else NETWORK_SHARED,
         )
 

@@ -6,17 +6,20 @@ In the script every word is quoted; only an administrator's own prologue stands 
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from openai4s_provisioner.orchestration.models import ResourceProfile
+from openai4s_provisioner.worker.site import PATH_MAP
 
 from .profiles import MemoryStyle, SlurmProfile
 from .steps import worker_step
 
 SCRIPT, STEWARD, LOG, RECORD, STARTED = "job.sh", "steward.py", "job.log", "job.exit", "job.started"
+BEFORE = "job.env"
 COMMENT = "openai4s"
 _NAME = "o4s-"
 _TOKEN = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -122,6 +125,8 @@ def script(job: Job) -> str:
         "    echo 'This job was put back into the queue. Its kernel cannot follow, so it ends.' >&2",
         "    exit 1",
         "fi",
+        *_path_map(job.site.path_map),
+        *_environment_before(job.site),
         *_modules(job.site.modules),
         *_prologue(job.site.prologue),
         'cd -- "$folder" || exit 1',
@@ -130,6 +135,18 @@ def script(job: Job) -> str:
         "exit",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _path_map(path_map: Mapping[str, str]) -> list[str]:
+    """For the worker, which has the server's paths in its file."""
+    return [f"export {PATH_MAP}={shlex.quote(json.dumps(sorted(path_map.items())))}"] if path_map else []
+
+
+def _environment_before(site: SlurmProfile) -> list[str]:
+    """What the modules and the prologue then change is what the kernel gets as well."""
+    if not site.modules and not site.prologue.strip():
+        return []
+    return [f'env -0 >"$folder/{BEFORE}"', f'export OPENAI4S_ENVIRONMENT_BEFORE="$folder/{BEFORE}"']
 
 
 def _modules(modules: Sequence[str]) -> list[str]:

@@ -1,13 +1,14 @@
 """Holds everything that one rank of a job starts, on the node: nothing of it outlives the worker, nothing escapes.
 
 It adopts what the worker leaves, waits for it, and ends what does not end; then it ends itself as the worker did. It is
-copied beside the attempt and run by whatever Python the node has: standard library only, Python 3.9. It reads no file
-and knows no secret.
+copied beside the attempt and run by whatever Python the node has, from 3.9 on, with the standard library alone. It
+holds no secret.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -19,6 +20,21 @@ _POLITE_S = 10.0  # for what the worker left, to end by itself
 _GRACE_S = 2.0  # between SIGTERM and SIGKILL
 _LOOK_AGAIN_S = 0.05
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+_BEFORE, _CHANGES = "OPENAI4S_ENVIRONMENT_BEFORE", "OPENAI4S_SITE_ENVIRONMENT"
+# The job's and the step's own, and the shell's.
+_NOT_THE_SITE_S = (
+    "SLURM",
+    "PMI",
+    "OPENAI4S_",
+    "BASH_FUNC_",
+    "PWD",
+    "OLDPWD",
+    "SHLVL",
+    "_",
+    "HOSTNAME",
+    "TMPDIR",
+    "SHELLOPTS",
+)
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -29,13 +45,31 @@ def main(argv: list[str]) -> int:
     for number in _FORWARDED:
         signal.signal(number, lambda number, _: asked.append(number))
     try:
-        worker = subprocess.Popen([*argv, "--rank", os.environ.get("SLURM_PROCID", "0")], stdin=subprocess.DEVNULL)
+        rank = os.environ.get("SLURM_PROCID", "0")
+        worker = subprocess.Popen([*argv, "--rank", rank], stdin=subprocess.DEVNULL, env=_environment())
     except OSError as error:
         sys.stderr.write(f"the worker cannot be started: {argv[0]}: {error.strerror}\n")
         return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
     code = _wait(worker, asked)
     _end_the_rest(asked)
     return code if code >= 0 else 128 - code
+
+
+def _environment() -> dict[str, str]:
+    """What the profile's modules and prologue changed is told to the worker, so that its kernel gets it too."""
+    ours = dict(os.environ)
+    path = ours.pop(_BEFORE, "")
+    if not path:
+        return ours
+    with open(path, "rb") as file:
+        entries = [os.fsdecode(entry).partition("=") for entry in file.read().split(b"\0") if entry]
+    before = {name: value for name, _, value in entries}
+    changes = [
+        (name, before.get(name), value)
+        for name, value in sorted(ours.items())
+        if value != before.get(name) and not name.startswith(_NOT_THE_SITE_S)
+    ]
+    return {**ours, _CHANGES: json.dumps(changes)}
 
 
 def _wait(worker: subprocess.Popen[bytes], asked: list[int]) -> int:

@@ -14,7 +14,10 @@ from jupyter_events import EventLogger
 from jupyter_events.schema_registry import SchemaRegistryException
 
 from ..app import LeaseNotice, Notice, SessionChange
+from ..orchestration.models import Phase
+from ..orchestration.readiness import Readiness
 
+CHECKING = "Checking that sessions of this profile are isolated where they will run."
 SCHEMA_ID = "https://events.openai4s.dev/session/v1"
 LEASE_SCHEMA_ID = "https://events.openai4s.dev/lease/v1"
 WALLTIME_SCHEMA_ID = "https://events.openai4s.dev/walltime/v1"
@@ -38,6 +41,14 @@ class Announcer:
         # A sync caller's loop runs only during its calls: what happens between them reaches the log of the state.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._announce, change)
+
+    def checking(self, elapsed_s: float) -> None:
+        """There is no session yet: whether there may be one is still being found out. On the loop."""
+        self._log.info("Kernel %s: %s", self._kernel_id, CHECKING)
+        readiness = Readiness(granted=False, workers=0, workspaces=0, ranks=1, kernel=False)
+        change = SessionChange("", self._kernel_id, Phase.SUBMITTING, readiness, CHECKING, None, elapsed_s)
+        if self._event_logger is not None:
+            self._event_logger.emit(schema_id=SCHEMA_ID, data=change.as_event())
 
     def _announce(self, change: SessionChange | Notice) -> None:
         if isinstance(change, SessionChange):

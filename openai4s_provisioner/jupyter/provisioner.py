@@ -34,6 +34,7 @@ from .settings import OpenAI4S
 
 _T = TypeVar("_T")
 _POLL_S = 0.05
+_LONG_ADMISSION_S = 1.5  # after which a person is told what takes so long
 RELEASE_WAIT_S = 10.0  # for the stop to be stored and the end seen; afterwards it goes on by itself
 
 
@@ -80,7 +81,13 @@ class SessionProvisioner(KernelProvisionerBase):
         request = self._kernel_request(spec, argv, kwargs)
         control = self._control_plane()
         if not control.holds(self.kernel_id) and not self._died:  # a restarter is never a reason for a new session
-            await self._unless_given_up(control.admit(request))
+            notice = asyncio.get_running_loop().call_later(
+                _LONG_ADMISSION_S, self._announcer().checking, _LONG_ADMISSION_S
+            )
+            try:
+                await self._unless_given_up(control.admit(request))
+            finally:
+                notice.cancel()
         self._request = request
         kwargs["cmd"] = argv
         return kwargs
@@ -90,7 +97,7 @@ class SessionProvisioner(KernelProvisionerBase):
         """Called after `pre_launch`. Returns when the kernel has answered, so that client time-outs start then."""
         control, request = self._control_plane(), self._request
         assert request is not None, "pre_launch comes first"
-        announcer = Announcer(getattr(self.parent, "event_logger", None), self.log, self.kernel_id)
+        announcer = self._announcer()
         if request.launch.transport.needs_private_network:
             self.log.info(
                 "Kernel %s can only do TCP: it gets a network of its own and cannot reach anything outside.",
@@ -184,6 +191,9 @@ class SessionProvisioner(KernelProvisionerBase):
     def give_up(self) -> None:
         """Called when the kernel is shut down while it still starts: the start fails at once, and leaves nothing."""
         self._is_given_up.set()
+
+    def _announcer(self) -> Announcer:
+        return Announcer(getattr(self.parent, "event_logger", None), self.log, self.kernel_id)
 
     async def _unless_given_up(self, asked: Future[_T]) -> _T:
         """The control plane's answer. Raises StartGivenUp without waiting for it; then nothing of it goes on."""

@@ -14,6 +14,8 @@ import stat
 from dataclasses import dataclass, field
 from typing import Any, Callable, TypeVar
 
+from .site import Site
+
 _LARGEST_BYTES = 16 * 1024 * 1024
 _VERSION = 1
 _SPOOL_MB = 2048
@@ -78,7 +80,7 @@ def _take(folder: str, rank: int, understand: Callable[[dict[str, Any]], _Attemp
     with contextlib.suppress(OSError):
         os.unlink(path)
     try:
-        attempt = understand(json.loads(content))
+        attempt = understand(Site.from_environ(os.environ).attempt(json.loads(content)))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AttemptUnusable(f"{path} cannot be understood ({type(error).__name__})") from None
     if attempt.rank != rank:

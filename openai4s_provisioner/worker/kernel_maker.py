@@ -21,6 +21,7 @@ from ..transport.loop import Loop
 from .confined import ConfinedKernel
 from .inner import is_tcp_only
 from .output import Output
+from .site import Site
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class KernelMaker:
         grant = granted(os.environ, gpus)
         self._spec = replace(spec, devices=(*spec.devices, *grant.devices))
         self._visible = grant.environment
+        self._site = Site.from_environ(os.environ)
         self._workspace = dict(workspace)
         self._rank = rank
         self._scratch = scratch
@@ -77,7 +79,7 @@ class KernelMaker:
             self._loop,
             sandbox=self._sandbox,
             spec=self._spec,
-            launch=None if launch is None else {**launch, "env": self._environment(launch["env"])},
+            launch=None if launch is None else self._settled(launch),
             workspace=dict(self._workspace),
             rank=self._rank,
             scratch=self._scratch,
@@ -85,6 +87,10 @@ class KernelMaker:
             on_event=heard,
             output=output,
         )
+
+    def _settled(self, launch: Mapping[str, Any]) -> dict[str, Any]:
+        here = self._site.launch(launch)
+        return {**here, "env": self._environment(here["env"])}
 
     def _environment(self, asked: Mapping[str, str]) -> dict[str, str]:
         """What was asked for, with what is true in this allocation on this machine."""

@@ -21,6 +21,7 @@ from ..sandbox.probe import ProbeResult, prove
 from ..sandbox.spec import SandboxSpec
 from .exit_codes import ExitCode
 from .record import write_record
+from .site import Site
 
 REQUEST, VERDICT = "proof.json", "verdict.json"
 _USAGE = "usage: proof FOLDER --rank N\n"
@@ -46,7 +47,8 @@ def _prove(request: dict[str, Any], folder: str) -> ProbeResult:
     """`request`: the sandbox (its workspace is only a name), and further attacks with words of this machine."""
     workspace = tempfile.mkdtemp(prefix="o4s-proof-")
     try:
-        spec = replace(SandboxSpec.from_json(request["sandbox"]), workspace=os.path.realpath(workspace))
+        here = Site.from_environ(os.environ).attempt({**request, "workspace": {"path": workspace}})
+        spec = replace(SandboxSpec.from_json(here["sandbox"]), workspace=os.path.realpath(workspace))
         return prove(
             Bubblewrap(),
             spec,

@@ -40,7 +40,7 @@ def test_a_reachable_scheduler_is_found_out(backend_lab: BackendLab, monkeypatch
     """A profile that shares the folder of the client's key and configuration, and masks that do not know of it."""
     conf = str(backend_lab.options["slurm_conf"])
     lab_folder = conf.removesuffix("/conf/slurm.conf")
-    monkeypatch.setattr("openai4s_backend_slurm.proof.masks", lambda site, options: ())
+    monkeypatch.setattr("openai4s_backend_slurm.proof.masks", lambda options: ())
     verdict = verdict_of(backend_lab, share=(lab_folder,))
     assert not verdict.verified
     assert {name for name, stopped in verdict.attacks.items() if not stopped} == THROUGH_THE_SCHEDULER

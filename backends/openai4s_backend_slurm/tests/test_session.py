@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import tempfile
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from openai4s_backend_slurm.lab import Cluster
 
@@ -12,13 +18,15 @@ PROFILE = 'partition = "cpu"'
 
 
 def states(cluster: Cluster) -> list[str]:
-    """Of every job, the oldest first: the first one proved that sessions are isolated."""
-    return cluster.run(["squeue", "-h", "-t", "all", "-S", "i", "-o", "%T"]).stdout.split()
+    """Of every job of this test, the oldest first: the first one proved that sessions are isolated."""
+    lines = cluster.run(["squeue", "-h", "-t", "all", "-S", "i", "-o", "%A %T"]).stdout.splitlines()
+    return [state for number, state in map(str.split, lines) if int(number) > cluster.swept_up_to]
 
 
 def test_a_session_from_start_to_a_good_end(ordinary_user: Any, cluster: Cluster, wait_until: Any) -> None:
     with Person(ordinary_user, cluster, PROFILE) as person:
         person.start()
+        person.heard(lambda event: "isolated where they will run" in event["sentence"], "what takes so long at first")
         assert person.value("1 + 1") == "2"
         assert person.value("__import__('os').getuid()") == str(ordinary_user.uid)
         assert states(cluster) == ["COMPLETED", "RUNNING"]
@@ -26,3 +34,43 @@ def test_a_session_from_start_to_a_good_end(ordinary_user: Any, cluster: Cluster
         wait_until(
             lambda: states(cluster) == ["COMPLETED", "COMPLETED"], "the job to have completed, not to be cancelled", 30
         )
+
+
+def test_the_site_s_prologue_reaches_the_kernel_and_the_scheduler_does_not(
+    ordinary_user: Any, cluster: Cluster
+) -> None:
+    """A kernel has what modules and prologue set, and no way to the scheduler's client or its configuration."""
+    prologue = "prologue = 'export LAB_LICENSE=\"27000@a b\" PATH=/opt/lab/bin:$PATH'\n"
+    with Person(ordinary_user, cluster, prologue + PROFILE) as person:
+        person.start()
+        assert person.value("__import__('os').environ['LAB_LICENSE']") == "'27000@a b'"
+        assert person.value("__import__('os').environ['PATH'].split(':')[0]") == "'/opt/lab/bin'"
+        assert person.value("[n for n in __import__('os').environ if n.startswith('SLURM_JOB')]") == "[]"
+        assert person.value("__import__('os').path.getsize('/usr/bin/srun')") == "0"
+        assert person.value(f"__import__('os').path.exists({str(cluster.layout.conf)!r})") == "False"
+
+
+def test_nodes_that_mount_the_home_elsewhere(
+    ordinary_user: Any, cluster: Cluster, tmp_path_factory: Any, wait_until: Any
+) -> None:
+    """The same folder under another name there: everything the session has lies below that name."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a folder a second time")
+    elsewhere = Path(tempfile.mkdtemp(prefix="o4s-node-", dir="/tmp"))
+    elsewhere.chmod(0o711)
+    subprocess.run(["mount", "--bind", str(ordinary_user.home), str(elsewhere)], check=True)
+    try:
+        path_map = f'path_map = {{ "{ordinary_user.home}" = "{elsewhere}" }}\n'
+        with Person(ordinary_user, cluster, path_map + PROFILE) as person:
+            person.start()
+            assert person.value("__import__('os').getcwd()").startswith(f"'{elsewhere}/")
+            assert person.ask("run", code="open('made', 'w').write('x')")["status"] == "ok"
+            assert list(ordinary_user.home.glob("*/work/made"))
+            person.ask("restart")
+            person.ask("connect")
+            assert person.value("__import__('os').getcwd()").startswith(f"'{elsewhere}/")
+            person.ask("shut_down")
+            wait_until(lambda: states(cluster) == ["COMPLETED", "COMPLETED"], "the job to have completed", 30)
+    finally:
+        subprocess.run(["umount", "--lazy", str(elsewhere)], check=True)
+        elsewhere.rmdir()
