@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -152,3 +154,16 @@ async def test_a_server_looks_after_what_another_one_left(
 
         assert await until(reason, "it is ended, and its place given back") == "SERVER_GONE"
         assert server.stop() == 0
+
+
+def test_the_extension_is_enabled_by_installing_the_package(place: Any) -> None:
+    listed = subprocess.run(
+        [sys.executable, "-m", "jupyter_server.extension.serverextension", "list"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    lines = [line.strip() for line in (listed.stdout + listed.stderr).splitlines() if "openai4s_provisioner" in line]
+    assert any("enabled" in line for line in lines), lines
+    assert any("OK" in line for line in lines), lines
