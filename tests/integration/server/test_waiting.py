@@ -53,10 +53,12 @@ class PortalKernelManager(AsyncMappingKernelManager):
 """
 
 
-@pytest.fixture(params=["Jupyter's own manager", "a portal's own manager"])
+@pytest.fixture(params=["Jupyter's own manager", "a portal's own manager", "every kernel may be pending"])
 def options(request: pytest.FixtureRequest, place: Any, queue: Queue) -> list[str]:
     if request.param.startswith("Jupyter"):
         return []
+    if request.param.startswith("every"):
+        return ["--AsyncMultiKernelManager.use_pending_kernels=True"]
     (place.root / "site" / "portal.py").write_text(PORTALS_OWN)
     return ["--ServerApp.kernel_manager_class=portal.PortalKernelManager"]
 
