@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -22,11 +23,13 @@ from typing import Any
 
 from openai4s_provisioner.testing import queueing_backend
 
+from .leftovers import processes_of
 from .place import Place
 
 # The toast that asks about news would lie over ours.
 _SETTINGS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
 START_WITHIN_S = 90
+_WORKER = re.compile(r"^\S+ -I \S+\.pyz worker ")
 
 
 class Lab:
@@ -41,7 +44,7 @@ class Lab:
         self.process: subprocess.Popen[bytes] | None = None
         queueing_backend.install(place.root / "site")
         known = os.pathsep.join(filter(None, (str(place.root / "site"), os.environ.get("PYTHONPATH"))))
-        self._environment = {**os.environ, **place.env, "JUPYTER_TOKEN": self.token, "PYTHONPATH": known}
+        self.environment = {**os.environ, **place.env, "JUPYTER_TOKEN": self.token, "PYTHONPATH": known}
         settings = place.root / "lab-settings"
         settings.mkdir(exist_ok=True)
         (settings / "overrides.json").write_text(json.dumps(_SETTINGS), encoding="utf-8")
@@ -49,7 +52,7 @@ class Lab:
         if cluster_toml:
             path = place.root / "cluster.toml"
             path.write_text(cluster_toml, encoding="utf-8")
-            self._environment["OPENAI4S_CLUSTER_TOML"] = str(path)
+            self.environment["OPENAI4S_CLUSTER_TOML"] = str(path)
 
     @property
     def address(self) -> str:
@@ -59,7 +62,7 @@ class Lab:
         for profile in profiles:
             command = [sys.executable, "-m", "openai4s_provisioner.jupyter.cli", "kernels", "install"]
             subprocess.run(
-                [*command, "--profile", profile], check=True, env=self._environment, stdout=subprocess.DEVNULL
+                [*command, "--profile", profile], check=True, env=self.environment, stdout=subprocess.DEVNULL
             )
 
     def start(self, *options: str) -> None:
@@ -70,7 +73,7 @@ class Lab:
         command += [f"--LabServerApp.app_settings_dir={self._settings}", "--expose-app-in-browser", *options]
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=self._environment
+                command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=self.environment
             )
         deadline = time.monotonic() + START_WITHIN_S
         while self.process.poll() is None and time.monotonic() < deadline:
@@ -134,10 +137,13 @@ class Lab:
         return [each for each in self.sessions() if each["state"] != "ended"]
 
     def end_what_runs(self, reason: str) -> None:
-        """The queueing backend ends what runs in it, and reports this reason."""
+        """As such an end comes: the worker dies with everything, and the queueing backend reports this reason."""
         ends = Path(self.place.env["XDG_STATE_HOME"]) / "openai4s" / "ends"
         ends.mkdir(exist_ok=True)
         (ends / reason).touch()
+        for process in processes_of(str(self.place.root)):
+            if _WORKER.search(" ".join(process.cmdline())):
+                process.kill()
 
     def shut_everything_down(self) -> None:
         """Whatever a test left behind, so that the next one begins with an empty server."""

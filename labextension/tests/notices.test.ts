@@ -122,10 +122,11 @@ describe('what happened', () => {
   it('lost memory is told with what it was lost for', () => {
     shown(READY);
     const reason = { code: 'NODE_FAILED', sentence: 'The machine failed.', remedy: null, detail: '', actor: '' };
+    shown({ state: 'reconnecting', sentence: 'The connection is interrupted.' });
     shown({ state: 'starting', reason, recoveries: 1 });
     shown({ state: 'starting', sentence: '1 of 4 conditions', recoveries: 1 });
     const [notice] = shown({ ...READY, memory_lost: true, recoveries: 1 }, { ...ALL, starting: false });
-    expect(notice.text).toContain('The machine failed. The kernel was started afresh');
+    expect(notice.text).toContain('started afresh, its variables are gone. The machine failed.');
   });
 
   it('is silent where a person chose so', () => {

@@ -94,6 +94,7 @@ def test_a_queued_session_is_given_up(
     )
 
 
+@pytest.mark.timeout(QUEUED_S + 150)
 def test_a_cell_that_was_run_in_the_queue_runs_after_a_reload_too(
     queued: Notebook, occupied: Occupied, path: str
 ) -> None:

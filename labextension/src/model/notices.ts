@@ -160,11 +160,8 @@ export class NoticeBoard {
     if (!isNews || session.state === 'ended') {
       return [];
     }
-    const text = trans.__(
-      '%1: %2 The kernel was started afresh: variables and imports are gone. Run your cells again from the top.',
-      title(session),
-      seen.cause
-    );
+    // JupyterLab cuts a notification after 140 characters: what matters most comes first.
+    const text = trans.__('%1: started afresh, its variables are gone. %2', title(session), seen.cause).trim();
     const actions = [this._show()];
     const key = `lost:${session.workload_id}:${session.recoveries}`;
     return [{ key, kind: 'warning', text, session, actions, isPassing: false }];
@@ -203,19 +200,21 @@ interface ISeen {
   wasReady: boolean;
   recoveries: number;
   memoryLost: boolean;
-  /** What was said first when it was no longer ready: why its memory will be lost. */
+  /** Why its memory will be lost: the reason, or what was said first when it was no longer ready. */
   cause: string;
 }
 
 function look(session: ISession, seen: ISeen | undefined, isHere: boolean): ISeen {
   const isReady = session.state === 'ready';
-  const fell = seen?.wasReady && !isReady && seen.cause === '';
-  const recovered = isReady && !session.memory_lost;
+  let cause = isReady && !session.memory_lost ? '' : (seen?.cause ?? '');
+  if (seen?.wasReady && !isReady) {
+    cause = session.reason?.sentence ?? (cause || session.sentence);
+  }
   return {
     wasStarting: (seen?.wasStarting ?? false) || (session.state === 'starting' && isHere),
     wasReady: (seen?.wasReady ?? false) || isReady,
     recoveries: seen?.recoveries ?? session.recoveries,
     memoryLost: seen?.memoryLost ?? session.memory_lost,
-    cause: fell ? (session.reason?.sentence ?? session.sentence) : recovered ? '' : (seen?.cause ?? '')
+    cause
   };
 }
