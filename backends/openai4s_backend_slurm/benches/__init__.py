@@ -1,0 +1,1 @@
+"""Benchmarks of this backend, run by `./dev bench NAME`."""
