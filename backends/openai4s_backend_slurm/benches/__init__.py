@@ -1,1 +1,0 @@
-"""Benchmarks of this backend, run by `./dev bench NAME`."""
