@@ -24,9 +24,10 @@ PACKAGES = "python3 python3-venv git ca-certificates bubblewrap procps util-linu
 SLURM = "slurmctld slurmd slurm-client munge slurmdbd mariadb-server slurm-wlm slurm-wlm-mysql-plugin"
 TESTS = ("contract", "session", "faults", "lab", "wrappers", "recordings")
 INSIDE = Path("/src")
-# How this machine reaches package registries holds in the tree too.
-_BORROWED = ("/etc/pip.conf", "/etc/ssl/certs", "/root/.config/pip", "/etc/resolv.conf")
+# How this machine reaches package registries is copied into the tree; nothing of the machine is mounted there.
+_CONFIGURATION = {"/etc/pip.conf": "etc/pip.conf", "/etc/resolv.conf": "etc/resolv.conf"}
 _TRUST = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_TRUSTED = "etc/trusted-by-the-host.crt"
 _SET_UP = "([ -x .venv/bin/pytest ] || python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]')"
 
 
@@ -41,6 +42,7 @@ def _body(report: Report) -> None:
         return
     if not (TREE / "usr/sbin/slurmctld").exists():
         _make(report)
+    _copy_configuration()
     _copy_checkout()
     version = _inside("slurmctld -V").stdout.strip()
     report.figure("version", version)
@@ -62,11 +64,20 @@ def _make(report: Report) -> None:
     policy = TREE / "usr/sbin/policy-rc.d"
     policy.write_text("#!/bin/sh\nexit 101\n")  # nothing is started by its installation
     policy.chmod(0o755)
+    _copy_configuration()
     install = "env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends"
     done = _inside(f"apt-get -qq update && {install} {PACKAGES} {SLURM}")
     report.expect(
         done.returncode == 0, f"packages are installed {done.stderr[-300:] if done.returncode else ''}".strip()
     )
+
+
+def _copy_configuration() -> None:
+    trusted = next((os.environ[name] for name in _TRUST if os.path.exists(os.environ.get(name, ""))), "")
+    for here, there in {**_CONFIGURATION, trusted: _TRUSTED}.items():
+        if os.path.exists(here):
+            (TREE / there).unlink(missing_ok=True)  # a link in the tree could lead out of it
+            shutil.copyfile(here, TREE / there)
 
 
 def _copy_checkout() -> None:
@@ -84,7 +95,7 @@ def _copy_checkout() -> None:
 def _inside(command: str, *, is_shown: bool = False) -> subprocess.CompletedProcess[str]:
     """In mounts and processes of its own: whatever is left over ends with it."""
     tree = shlex.quote(str(TREE))
-    trust = {name: os.environ[name] for name in _TRUST if os.path.exists(os.environ.get(name, ""))}
+    trust = {name: f"/{_TRUSTED}" for name in _TRUST if name in os.environ}
     mounts = [
         f"mount --bind {tree} {tree}",
         f"mount --rbind /dev {tree}/dev",
@@ -92,7 +103,6 @@ def _inside(command: str, *, is_shown: bool = False) -> subprocess.CompletedProc
         f"mount -t proc proc {tree}/proc",
         f"mount -t tmpfs tmpfs {tree}/tmp",
         f"mount -t tmpfs tmpfs {tree}/run",
-        *map(_borrow, [path for path in (*_BORROWED, *trust.values()) if os.path.exists(path)]),
     ]
     script = f"{' && '.join(mounts)} && exec chroot {tree} /bin/bash -c {shlex.quote(command + _keep_record())}"
     argv = [
@@ -112,13 +122,6 @@ def _inside(command: str, *, is_shown: bool = False) -> subprocess.CompletedProc
     return subprocess.run(
         argv, env=environment, stdin=subprocess.DEVNULL, stdout=shown, stderr=shown, text=True, check=False
     )
-
-
-def _borrow(path: str) -> str:
-    """Shell words that make a file or folder of this machine appear in the tree."""
-    here, there = shlex.quote(path), shlex.quote(f"{TREE}{path}")
-    make = f"mkdir -p {there}" if os.path.isdir(path) else f"mkdir -p $(dirname {there}) && touch {there}"
-    return f"rm -f {there} 2>/dev/null; {make} && mount --bind $(readlink -f {here}) {there}"
 
 
 def _keep_record() -> str:
