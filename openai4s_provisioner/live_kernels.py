@@ -45,6 +45,8 @@ class _Live:
     asked_at: float = field(default_factory=time.monotonic)
     state: KernelState = _ALIVE
     state_was_lost: bool = False
+    former_launch_id: str = ""
+    out_of_memory: str = ""  # the start that was ended for that
     is_given_up: bool = False  # its first start failed: a further one is a new session, though this may still end
     situation: Situation | None = None  # the latest
     epoch: int = 1
@@ -61,6 +63,7 @@ class LiveKernels:
         self._kernel_answer_s = kernel_answer_s
         self._live: dict[str, _Live] = {}
         sessions.when_output_lost = self._tell_loss
+        sessions.when_memory_ran_out = self._note_memory
 
     # -- read from any thread --------------------------------------------------------------------------------------
 
@@ -170,6 +173,7 @@ class LiveKernels:
     ) -> Endpoint:
         former, live.launch_id, live.announce = live.launch_id, launch.launch_id, announce
         live.state_was_lost = request.state_was_lost
+        live.former_launch_id = former
         await asyncio.to_thread(self._gateway.close_endpoint, former)
         try:
             await self._sessions.launch_kernel(live.workload_id, live.kernel_id, launch, request.notebook_path)
@@ -278,6 +282,11 @@ class LiveKernels:
                 if change.recovered:
                     live.lost_for = None
 
+    def _note_memory(self, launch_id: str) -> None:
+        for live in self._live.values():
+            if live.launch_id == launch_id:
+                live.out_of_memory = launch_id
+
     def _tell_loss(self, loss: OutputLoss) -> None:
         for live in self._live.values():
             if live.launch_id == loss.launch_id and live.situation is not None:
@@ -295,11 +304,14 @@ class LiveKernels:
             launch = now.launch(live.kernel_id)
             how = "" if launch is None or launch.exit is None else exit_detail(launch.exit)
             sentence = f"The kernel's process has ended; its session goes on. {how}".strip()
+            reason = Reason.OUT_OF_MEMORY if live.out_of_memory == live.launch_id else None
         elif now.interrupted_since is not None:
             since = time.strftime("%H:%M:%S", time.localtime(now.interrupted_since))
             sentence = f"The connection to {now.interrupted_place} is interrupted since {since}; it is being re-made."
         elif live.state_was_lost and readiness.is_ready:
             reason, sentence = Reason.KERNEL_STATE_LOST, Reason.KERNEL_STATE_LOST.sentence
+            if live.out_of_memory and live.out_of_memory == live.former_launch_id:
+                sentence = f"The kernel used more memory than its session may have. {sentence}"
         elif live.lost_for is not None:
             reason = live.lost_for
             again = f"starting again, {live.epoch - 1} of at most {MAX_RECOVERIES} times"

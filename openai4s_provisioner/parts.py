@@ -144,8 +144,9 @@ class Driving:
         adopts: Kind | None = None,
         end_moved: Callable[[], None] = lambda: None,
     ) -> None:
-        """`ways_in`: where the workers of an attempt dial; `turned_away`: why some may not have come in; `can_recover`
-        and `adopts` are the reconciler's. `end_moved`: called when an allocation's own end became known, or another."""
+        """`ways_in`: where the workers of an attempt dial; `turned_away`: why some may not have come in.
+        `can_recover` and `adopts` are the reconciler's. `end_moved`: called when an allocation's own end became known,
+        or another."""
         settings, config, store = admitting.settings, admitting.config, admitting.store
         self.changes, self.launches, self.daemon = ChangeBoard(), LaunchBook(), Daemon(store)
         self.outbox = Outbox(workers)
@@ -170,8 +171,8 @@ class Driving:
             preparer=self.preparer,
             outbox=self.outbox,
             launches=self.launches,
-            end_moved=end_moved,
             turned_away=turned_away,
+            end_moved=end_moved,
         )
         self.reconciler = Reconciler(
             store=store,

@@ -21,6 +21,7 @@ from .orchestration.session import ended_error
 from .orchestration.store import Store, leases, overview, tasks
 from .orchestration.store.overview import Seen
 from .orchestration.tasks import TaskDesk
+from .orchestration.usage import Usage
 from .parts import AdmissionParts, RunningParts
 from .workload_logs import LogPiece, piece_of
 
@@ -37,6 +38,7 @@ class View:
     profile: ResourceProfile | None  # None: it is no longer offered
     changes: Mapping[str, SessionChange] = field(default_factory=dict)
     can_extend: bool = False  # whether asking may succeed at all
+    usage: Usage | None = None  # as its workers told lately
 
     @property
     def kind(self) -> Kind:
@@ -170,7 +172,8 @@ class PersonDesk:
     def _view(self, seen: Seen) -> View:
         workload = seen.now.workload
         profile = self._config.profile_for(workload.profile, workload.spec)
-        return View(seen, profile, self._changes(seen), self._walltime.can_extend(workload.profile))
+        usage = None if self._running is None else self._running.usage.of(workload.workload_id)
+        return View(seen, profile, self._changes(seen), self._walltime.can_extend(workload.profile), usage)
 
     def _changes(self, seen: Seen) -> dict[str, SessionChange]:
         if self._running is None:

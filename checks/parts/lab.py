@@ -36,7 +36,7 @@ class Lab:
         self.place = place
         self.token = secrets.token_hex(16)
         self.base_url = base_url
-        self.port = port or _free_port()
+        self.port = port or free_port()
         self.log = place.root / "lab.log"
         self.process: subprocess.Popen[bytes] | None = None
         queueing_backend.install(place.root / "site")
@@ -67,7 +67,7 @@ class Lab:
         command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ServerApp.ip=127.0.0.1"]
         command += [f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0", "--ServerApp.allow_root=True"]
         command += [f"--ServerApp.root_dir={self.place.work}", f"--ServerApp.base_url={self.base_url}"]
-        command += [f"--LabServerApp.app_settings_dir={self._settings}", *options]
+        command += [f"--LabServerApp.app_settings_dir={self._settings}", "--expose-app-in-browser", *options]
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=self._environment
@@ -102,6 +102,30 @@ class Lab:
             content = answer.read()
         return json.loads(content) if content else None
 
+    def write_notebook(self, path: str, profile: str) -> None:
+        """An empty notebook whose kernel is a session of that profile."""
+        name = f"python3-{profile}-session"
+        kernelspec = {"name": name, "display_name": f"Python 3 ({profile} session)", "language": "python"}
+        cell: dict[str, Any] = {
+            "cell_type": "code",
+            "id": "first",
+            "source": "",
+            "metadata": {},
+            "outputs": [],
+            "execution_count": None,
+        }
+        content = {"cells": [cell], "metadata": {"kernelspec": kernelspec}, "nbformat": 4, "nbformat_minor": 5}
+        target = self.place.work / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(content), encoding="utf-8")
+
+    def open_session(self, path: str, profile: str) -> dict[str, Any]:
+        """A kernel of a session for that notebook, as another front end would start it."""
+        kernel = {"name": f"python3-{profile}-session"}
+        body = {"path": path, "name": path.rpartition("/")[2], "type": "notebook", "kernel": kernel}
+        opened: dict[str, Any] = self.ask("POST", "api/sessions", body)
+        return opened
+
     def sessions(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.ask("GET", "openai4s/sessions")["sessions"]
         return found
@@ -128,7 +152,7 @@ class Lab:
         return self.log.read_text(encoding="utf-8", errors="replace")[-length:]
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -40,6 +40,7 @@ export function runningSection(
         void actions.perform('stop', workload);
       }
     },
+    supportsMultipleViews: false,
     shutdownLabel: trans.__('Stop'),
     shutdownAllLabel: trans.__('Stop All'),
     shutdownAllConfirmationText: trans.__('Stop all sessions and commands? Variables of their kernels are lost.')

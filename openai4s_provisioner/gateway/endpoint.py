@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from .listener import UnixListener
 
 PORTS: Mapping[str, int] = {"shell": 1, "iopub": 2, "stdin": 3, "control": 4, "hb": 5}
 _BACKLOG = 64
+_COMES_BACK_S = 2.0  # a zmq client whose connection was closed asks again at once, if it still is there
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class KernelEndpoint:
         self._link: Link | None = None
         self._is_kernel_gone = False
         self._connections: dict[Splice, str] = {}  # to the channel it is for
+        self._shell_closed_at: float | None = None
         self._listeners: dict[str, UnixListener] = {}
         try:
             for channel, port in PORTS.items():
@@ -70,9 +73,16 @@ class KernelEndpoint:
 
     @property
     def has_client(self) -> bool:
-        """Whether somebody is connected to the shell channel, or waits to be: watchers use the others alone."""
+        """Whether somebody is connected to the shell channel, or waits to be: watchers use the others alone.
+
+        A kernel's end closes its clients' connections first; who asks then must not find them gone.
+        """
+        if "shell" in self._connections.values():
+            return True
         waiting = self._listeners.get("shell")
-        return "shell" in self._connections.values() or (waiting is not None and waiting.is_asked)
+        closed_at = self._shell_closed_at
+        comes_back = closed_at is not None and time.monotonic() - closed_at < _COMES_BACK_S
+        return (waiting is not None and waiting.is_asked) or comes_back
 
     def close(self) -> None:
         for listener in self._listeners.values():
@@ -89,8 +99,12 @@ class KernelEndpoint:
         except ProtocolError:  # more streams than a link carries
             peer.close()
             return
-        connection = splice(self._loop, stream, peer, on_closed=lambda: self._connections.pop(connection, None))
+        connection = splice(self._loop, stream, peer, on_closed=lambda: self._closed(connection))
         self._connections[connection] = channel
+
+    def _closed(self, connection: Splice) -> None:
+        if self._connections.pop(connection, None) == "shell":
+            self._shell_closed_at = time.monotonic()
 
     def _drop_connections(self) -> None:
         for connection in list(self._connections):

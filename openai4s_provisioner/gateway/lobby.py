@@ -1,20 +1,19 @@
-"""The rendezvous with a clock and the control plane attached: arrivals, waits, and the sweep of orphans.
+"""Who has come in, with a clock and the control plane attached: the sweep of orphans.
 
-Orphans are looked for on the idle tick, at each arrival, and at the start and the time-out of a wait. Each suspect is
-asked about once at a time; "not expected" removes it, while a question that fails keeps it.
+They are looked for on the idle tick and at each arrival. Each suspect is asked about once at a time; "not expected"
+removes it, while a question that fails keeps it.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
 
 from ..transport.loop import Loop, Timer
 from .asking import when_answered
 from .desk import FrontDesk
 from .limits import Limits
-from .rendezvous import Arrival, Gathering, Place, Rendezvous
+from .rendezvous import Arrival, Place, Rendezvous
 
 
 class Lobby:
@@ -25,7 +24,6 @@ class Lobby:
         self._orphaned = orphaned
         self._rendezvous = Rendezvous(limits.orphan_s)
         self._asking: set[Arrival] = set()
-        self._expiry: Timer | None = None
         self._tick: Timer | None = None
 
     def start(self) -> None:
@@ -38,34 +36,14 @@ class Lobby:
     def leave(self, place: Place) -> None:
         self._rendezvous.leave(place)
 
-    def wait(self, allocation_id: str, epoch: int, ranks: int, timeout_s: float, answer: Future[Gathering]) -> None:
-        self._sweep()
-        until = self._loop.now() + timeout_s
-        self._rendezvous.wait(allocation_id, epoch, ranks, until, lambda gathering: _answer(answer, gathering))
-        self._schedule_expiry()
-
     def close(self) -> None:
-        for timer in (self._tick, self._expiry):
-            if timer is not None:
-                timer.cancel()
+        if self._tick is not None:
+            self._tick.cancel()
         self._rendezvous.close()
 
     def _idle(self) -> None:
         self._sweep()
         self.start()
-
-    def _schedule_expiry(self) -> None:
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
-        until = self._rendezvous.next_expiry()
-        if until is not None:
-            self._expiry = self._loop.call_later(max(0.0, until - self._loop.now()), self._expire)
-
-    def _expire(self) -> None:
-        self._rendezvous.expire(self._loop.now())
-        self._schedule_expiry()
-        self._sweep()
 
     def _sweep(self) -> None:
         for suspect in self._rendezvous.suspects(self._loop.now()):
@@ -93,10 +71,3 @@ class Lobby:
     def _unanswered(self, suspect: Arrival) -> None:
         self._asking.discard(suspect)
         self._rendezvous.keep(suspect, self._loop.now())
-
-
-def _answer(future: Future[Gathering], gathering: Gathering) -> None:
-    try:
-        future.set_result(gathering)
-    except InvalidStateError:
-        return  # whoever waited has cancelled it

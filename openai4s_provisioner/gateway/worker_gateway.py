@@ -33,10 +33,10 @@ from .listener import UnixListener, check_socket_path, prepare_folder
 from .lobby import Lobby
 from .network_listener import NetworkListener
 from .reception import Census, Reception
-from .rendezvous import Arrival, Gathering
+from .rendezvous import Arrival
 from .roster import Roster
 
-__all__ = ["Endpoint", "FrontDesk", "GatewayObserver", "Gathering", "LinkState", "Registration", "WorkerGateway"]
+__all__ = ["Endpoint", "FrontDesk", "GatewayObserver", "LinkState", "Registration", "WorkerGateway"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -110,7 +110,7 @@ class WorkerGateway:
             _log.warning("%s", doubt)
 
     def stop(self) -> None:
-        """Close handshakes, then waits, then links and endpoints; join the thread; remove the files. Idempotent."""
+        """Close handshakes, then links and endpoints; join the thread; remove the files. Idempotent."""
         with self._guard:
             running, self._running = self._running, None
         if running is not None:
@@ -144,13 +144,6 @@ class WorkerGateway:
         with contextlib.suppress(GatewayStopped):
             running = self._must_run()
             running.call(running.roster.forget, allocation_id)
-
-    def wait_for_workers(self, allocation_id: str, epoch: int, ranks: int, timeout_s: float) -> Future[Gathering]:
-        """Everyone expected; or, after `timeout_s` or at our stop, whoever has come."""
-        answer: Future[Gathering] = Future()
-        running = self._must_run()
-        running.call(running.lobby.wait, allocation_id, epoch, ranks, timeout_s, answer)
-        return answer
 
     def census(self) -> Census:
         """How many peers wait, were welcomed, were over the limit, and were refused by kind, since the start."""
@@ -288,9 +281,7 @@ class _Running:
                 endpoint.lead_to(self._link_for(endpoint))
 
     def _orphaned(self, arrival: Arrival) -> None:
-        _log.info(
-            "rank %d of %s was collected by nobody and is not expected", arrival.place.rank, arrival.place.allocation_id
-        )
+        _log.info("rank %d of %s is here, and is not expected", arrival.place.rank, arrival.place.allocation_id)
         self.roster.expel(arrival)
 
     def worker_registered(self, registration: Registration, host: str, generation: str) -> None:

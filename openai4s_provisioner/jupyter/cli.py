@@ -15,7 +15,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from ..app import load_site_config
 from ..orchestration.errors import ConfigError, ProvisionerError
 from ..orchestration.models import KernelTransport, ResourceProfile
-from . import cli_batch, cli_extend, cli_keep, cli_run, kernelspecs
+from . import cli_batch, cli_extend, cli_keep, cli_run, cli_status, kernelspecs
 from .cli_settings import add_settings, settings_of
 
 
@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     cli_extend.add_commands(commands)
     cli_batch.add_commands(commands)
     cli_run.add_commands(commands)
+    cli_status.add_commands(commands)
     return parser
 
 

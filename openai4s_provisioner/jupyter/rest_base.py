@@ -118,8 +118,16 @@ class SessionsHandler(APIHandler):
             message = error.log_message or phrase
         else:
             message = "The server met an error that it did not expect. See its log."
+        if status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            self.set_header("Allow", ", ".join(verb.upper() for verb in (*verbs_of(type(self)), "options")))
         self.set_header("Content-Type", "application/json")
         self.finish(json.dumps({"message": message, "reason": code}))
+
+
+def verbs_of(handler: type[SessionsHandler]) -> tuple[str, ...]:
+    """The methods that a handler answers, beside those of every handler of the server."""
+    ours = [cls for cls in handler.__mro__ if issubclass(cls, SessionsHandler)]
+    return tuple(verb for verb in ("get", "post") if any(verb in vars(cls) for cls in ours))
 
 
 def told(error: Exception) -> Exception:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..orchestration.models import BatchSpec, Binding, Desired, Kind, Phase, Res
 from ..orchestration.readiness import Condition, Readiness
 from ..orchestration.reasons import Reason
 from ..orchestration.store.rows import Situation
+from ..orchestration.usage import Usage
 from ..person_desk import View
 
 Json = dict[str, Any]
@@ -115,10 +117,14 @@ def _workload_json(view: View, now: float) -> Json:
         "can_extend": view.can_extend and allocation.ends_at is not None and not workload.phase.is_terminal,
         "hosts": [worker.host for worker in situation.workers],
         "resources": None if profile is None else resources_json(profile),
-        "usage": None,
+        "usage": None if view.usage is None else _usage_json(view.usage),
         "reason": _reason_json(view),
         "detail": allocation.backend_detail,
     }
+
+
+def _usage_json(usage: Usage) -> Json:
+    return asdict(usage) | {"gpus": [asdict(card) for card in usage.gpus], "at": moment(usage.at)}
 
 
 def _kernel_json(binding: Binding, view: View, spec: SessionSpec, shorten: Shorten) -> Json:

@@ -58,6 +58,11 @@ class Daemon:
         self._once = asyncio.Lock()
 
     @property
+    def report_path(self) -> Path:
+        """Where this process tells people how it fares; whoever removes its lock removes that too."""
+        return report_path(self._store.state_dir, self.daemon_id)
+
+    @property
     def is_registered(self) -> bool:
         return self._lock is not None
 
@@ -104,6 +109,7 @@ class Daemon:
                 await self.register()
                 adopted += await self._store.run(drivers.adopt, row, self.daemon_id, self._clock(), kind)
                 (self._folder / row.daemon_id).unlink(missing_ok=True)
+                report_path(self._store.state_dir, row.daemon_id).unlink(missing_ok=True)
         return adopted
 
     async def retire(self) -> None:
@@ -115,6 +121,7 @@ class Daemon:
             await self._store.run(drivers.retire, self.daemon_id, self._clock())
         finally:
             (self._folder / self.daemon_id).unlink(missing_ok=True)
+            self.report_path.unlink(missing_ok=True)
             os.close(descriptor)
 
     def drop_lock(self) -> None:
@@ -142,12 +149,16 @@ async def is_driven(store: StoreThread, workload_id: str, now: float) -> bool:
     row = await store.run(tasks.driver, workload_id)
     if row is None:
         return False
-    path = store.state_dir / "daemons" / row.daemon_id
-    return not await asyncio.to_thread(_seems_dead, path, row, now)
+    return not await asyncio.to_thread(seems_dead, store.state_dir, row, now)
 
 
-def _seems_dead(path: Path, row: DaemonRow, now: float) -> bool:
-    with _probed(path) as free:
+def report_path(state_dir: Path, daemon_id: str) -> Path:
+    return state_dir / "daemons" / f"{daemon_id}.json"
+
+
+def seems_dead(state_dir: Path, row: DaemonRow, now: float) -> bool:
+    """Whether this process may take that one for dead. Blocks for a moment."""
+    with _probed(state_dir / "daemons" / row.daemon_id) as free:
         return is_dead(row, free, _read_boot_id(), now)
 
 

@@ -76,8 +76,8 @@ class Executor:
         preparer: AttemptPreparer,
         outbox: Outbox,
         launches: LaunchBook,
-        end_moved: Callable[[], None] = lambda: None,
         turned_away: Callable[[Allocation], str] = lambda allocation: "",
+        end_moved: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = steady_time,
     ) -> None:
         """`turned_away`: why workers of an attempt may not have come in."""

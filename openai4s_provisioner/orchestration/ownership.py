@@ -48,8 +48,11 @@ class Ownership:
                     await self._was_taken(workload_id)
             return True
 
-    async def tell(self) -> None:
-        """Nobody else announces here what becomes of what was taken: look until it is over."""
+    async def keep(self) -> None:
+        """Now and then: beat, and look at what was taken until it is over; nobody else announces here what becomes of
+        it."""
+        if not await self.renew():
+            await self._daemon.beat()
         for workload_id in sorted(self._taken):
             workload = await self._store.run(Store.workload, workload_id)
             if workload is None or workload.phase.is_terminal:

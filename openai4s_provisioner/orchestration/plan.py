@@ -122,6 +122,7 @@ _FAILURES = frozenset(
         Reason.ISOLATION_UNVERIFIED,
         Reason.WORKSPACE_UNREACHABLE,
         Reason.KERNEL_START_FAILED,
+        Reason.OUT_OF_MEMORY,
         Reason.BACKEND_SUBMISSION_UNKNOWN,
     }
 )
@@ -268,6 +269,8 @@ def _ended_as(
     if _is_retired(allocation):
         return MarkTerminal(Phase.FAILED, allocation.reason, _exit_words(workers), theirs, seen.backend_detail)
     reason = theirs or _likely_reason(phase, seen, workers)
+    if reason is Reason.WORKER_LOST and not workers:  # none was ever there to be lost
+        reason = Reason.BOOTSTRAP_FAILED
     if phase is Phase.COMPLETED:  # a worker that ends well without our wish was told to by somebody else
         phase = Phase.FAILED if reason in _FAILURES else Phase.CANCELLED
     return MarkTerminal(phase, reason, _exit_words(workers), theirs, seen.backend_detail)

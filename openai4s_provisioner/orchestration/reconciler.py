@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,6 +25,7 @@ from .ownership import Ownership
 from .pace import Pace, Pulse
 from .plan import Action, Recover, Retire, plan
 from .ports import Observation
+from .pulse_report import PulseReport, Trouble, write_report
 from .reasons import Reason
 from .steady_clock import steady_time
 from .store import Situation, Store, StoreThread
@@ -37,8 +39,8 @@ _LAST_STEPS_S = 3.0  # for what is under way when the driving stops
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """Why a workload's last step failed, and when it is tried again."""
+class _Pause:
+    """`not_before`: of the loop's own clock."""
 
     failures: int
     error: str
@@ -81,7 +83,7 @@ class Reconciler:
         self._busy: dict[str, bool] = {}  # workloads in a step -> poked meanwhile
         self._asking: dict[str, set[str]] = {}  # backends being asked -> workloads that want to know meanwhile
         self._tasks: set[asyncio.Task[None]] = set()
-        self._troubles: dict[str, Trouble] = {}
+        self._pauses: dict[str, _Pause] = {}
         self._duplicates_asked: dict[str, float] = {}  # by allocation
         self._ending: set[str] = set()  # workloads that are looked at again soon
         self._loops: list[asyncio.Task[None]] = []
@@ -93,9 +95,11 @@ class Reconciler:
         self._poked.add(workload_id)
         self._wake.set()
 
-    def trouble(self, workload_id: str) -> Trouble | None:
-        """The last error of a workload, while it lasts."""
-        return self._troubles.get(workload_id)
+    @property
+    def troubles(self) -> tuple[Trouble, ...]:
+        """The last error of each workload whose steps fail, while that lasts."""
+        ahead_s = time.time() - self._clock_s()
+        return tuple(Trouble(key, it.failures, it.error, it.not_before + ahead_s) for key, it in self._pauses.items())
 
     @property
     def pulse(self) -> Pulse:
@@ -192,15 +196,24 @@ class Reconciler:
         next_adoption = 0.0
         while True:
             try:
-                if not await self._ownership.renew():
-                    await self._daemon.beat()
-                await self._ownership.tell()
+                await self._ownership.keep()
+                await self._report()
                 if self._clock_s() >= next_adoption:
                     next_adoption = self._clock_s() + _ADOPT_EVERY_S
                     await self.adopt(self._adopts)
             except Exception:
                 _log.exception("the state could not be kept up to date")
             await asyncio.sleep(BEAT_EVERY_S)
+
+    async def _report(self) -> None:
+        """For people who cannot look into this process."""
+        if self._daemon.is_registered:
+            report = PulseReport(time.time(), self.period_s, self.pulse, self.troubles, self.silent_backends)
+            writing = asyncio.create_task(asyncio.to_thread(write_report, self._daemon.report_path, report))
+            self._tasks.add(writing)  # what is begun is waited for at the end: nothing is left behind
+            writing.add_done_callback(self._tasks.discard)
+            with contextlib.suppress(OSError):
+                await asyncio.shield(writing)
 
     @staticmethod
     def _clock_s() -> float:
@@ -256,13 +269,13 @@ class Reconciler:
         if workload_id in self._busy:
             self._busy[workload_id] = True
             return
-        trouble = self._troubles.get(workload_id)
+        trouble = self._pauses.get(workload_id)
         if trouble is not None and self._clock_s() < trouble.not_before:
             return
         self._busy[workload_id] = False
         try:
             await self._decide_and_act(workload_id, observation)
-            self._troubles.pop(workload_id, None)
+            self._pauses.pop(workload_id, None)
         except IllegalTransition as error:  # decided on rows that have moved on
             _log.info("a step came too late: %s", error)
             self._busy[workload_id] = True
@@ -324,11 +337,11 @@ class Reconciler:
         self.poke(workload_id)
 
     def _back_off(self, workload_id: str, error: Exception) -> None:
-        before = self._troubles.get(workload_id)
+        before = self._pauses.get(workload_id)
         failures = before.failures + 1 if before else 1
         self._pace.failed(f"{type(error).__name__}: {error}", self._clock())
         pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failures - 1, 10))
-        self._troubles[workload_id] = Trouble(failures, f"{type(error).__name__}: {error}", self._clock_s() + pause)
+        self._pauses[workload_id] = _Pause(failures, f"{type(error).__name__}: {error}", self._clock_s() + pause)
         if isinstance(error, CouldNotAsk):
             _log.warning("workload %s waits %g s: %s", workload_id, pause, error)
         else:
@@ -356,7 +369,7 @@ class Reconciler:
                 _log.warning("an ended attempt could not be cleared yet: %s", error)
 
     async def _clear_quietly(self, now: Situation) -> None:
-        self._troubles.pop(now.workload.workload_id, None)
+        self._pauses.pop(now.workload.workload_id, None)
         try:
             await self._executor.clear(now.allocation)
         except Exception as error:

@@ -240,10 +240,16 @@ class WorkerReports:
             exited_at=self._clock(),
         )
         await self._store.run(Store.kernel_exited, ended)
+        out_of_memory = message.get("out_of_memory") is True
+        if out_of_memory:
+            self._sessions.when_memory_ran_out(launch.launch_id)
+            said = (allocation.workload_id, "kernel_out_of_memory", _ACTOR, Reason.OUT_OF_MEMORY, launch.kernel_id)
+            await self._store.run(Store.record, *said, self._clock())
         # The first kernel of an allocation that never came up leaves nothing worth holding. Later on the allocation
         # stays: the person may start the kernel again in it.
         if launch.ready_at is None and allocation.phase is not Phase.ACTIVE and await self._is_alone(launch):
-            await self._stop(allocation, Reason.KERNEL_START_FAILED, exit_detail(ended))
+            reason = Reason.OUT_OF_MEMORY if out_of_memory else Reason.KERNEL_START_FAILED
+            await self._stop(allocation, reason, exit_detail(ended))
 
     async def _is_alone(self, launch: LaunchRow) -> bool:
         situation = await self._store.run(Store.situation, launch.workload_id)

@@ -70,6 +70,7 @@ class SessionService:
         self._clock = clock
         self._allocation_of: dict[str, str] = {}  # launch id -> allocation id, for signals
         self.when_output_lost: Callable[[OutputLoss], None] = lambda loss: None  # for whoever tells a person
+        self.when_memory_ran_out: Callable[[str], None] = lambda launch_id: None  # the same
 
     # -- wishes ----------------------------------------------------------------------------------------------------
 

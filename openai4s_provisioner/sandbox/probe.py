@@ -91,8 +91,8 @@ def prove(
     )
     ground = ProvingGround(full, python=python, program=program, folder=folder, runtime=runtime, extra=extra)
     try:
+        target = ground.target()  # first: what comes to exist afterwards is hidden, but no part of the proof
         inside = sandbox.wrap(full, [python, "-I", "-S", PROGRAM_INSIDE, "attack"])
-        target = ground.target()
         return judge(ground.attack_from_outside(target), attack(inside, target))
     except SandboxError as error:
         return ProbeResult(False, str(error))

@@ -11,8 +11,11 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 
 _LOCK = "lock"
+_MAKING = "new-"
+_MAKING_S = 600.0  # a folder being made has no lock for an instant, and must not pass for a dead one's
 
 
 class PrivateFolder:
@@ -20,7 +23,7 @@ class PrivateFolder:
         """Make ``<parent>/<prefix><name>``. Raises OSError; a full folder of that name is never taken over."""
         remove_leftovers(parent)
         self.path = private_path(parent, name)
-        making = tempfile.mkdtemp(prefix=f"{_prefix()}new-", dir=parent)
+        making = tempfile.mkdtemp(prefix=f"{_prefix()}{_MAKING}", dir=parent)
         self._lock = os.open(os.path.join(making, _LOCK), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.rename(making, self.path)
@@ -47,7 +50,9 @@ def _prefix() -> str:
 
 
 def _remove_if_dead(path: str) -> None:
-    if os.lstat(path).st_uid != os.geteuid():
+    about = os.lstat(path)
+    is_being_made = _MAKING in os.path.basename(path) and time.time() - about.st_mtime < _MAKING_S
+    if about.st_uid != os.geteuid() or is_being_made:
         return
     lock = os.open(os.path.join(path, _LOCK), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 from typing import Any, Callable, Optional, Protocol
 
@@ -17,6 +18,7 @@ from ..transport.relay import Splice, splice
 from ..transport.spool import Spool
 from ..transport.stream import Stream
 from .activity import ActivityWatch
+from .memory import ended_for_memory, memory_limit
 from .notice import LossNotice
 
 _log = logging.getLogger(__name__)
@@ -65,6 +67,7 @@ class Kernels:
         self._known: set[str] = set()
         self._relays: set[_Relay] = set()
         self._watches: dict[str, ActivityWatch] = {}
+        self._ended_before: dict[str, int] = {}  # for want of memory, when the launch began
 
     @property
     def are_running(self) -> bool:
@@ -83,6 +86,7 @@ class Kernels:
         kernel = self._make(launch, lambda event: self._heard(launch_id, event))
         self._live[launch_id] = kernel
         self._notices[launch_id] = LossNotice(launch or {})
+        self._ended_before[launch_id] = ended_for_memory()
         kernel.start()
         # Encrypted end to end, what it does cannot be read here: then its lease has no idle clock.
         if launch is not None and launch_id in self._live and not launch.get("curve_publickey"):
@@ -136,6 +140,8 @@ class Kernels:
         is_exit = event.get("type") == "kernel_exited"
         if is_exit and launch_id in self._watches:
             self._watches.pop(launch_id).close()
+        if is_exit and self._died_of_memory(launch_id, event):
+            event = {**event, "out_of_memory": True, "tail": f"{event['tail']}\n{_no_memory()}".strip()}
         if launch_id or not is_exit:  # what only proved something had no kernel
             self._emit(event)
         if is_exit:
@@ -147,9 +153,20 @@ class Kernels:
                 relay.kernel_gone()
             self._changed()
 
+    def _died_of_memory(self, launch_id: str, event: Event) -> bool:
+        """The system ended it, and has ended something of ours for want of memory since this kernel was started."""
+        before = self._ended_before.pop(launch_id, 0)
+        return event.get("signal") == signal.SIGKILL and ended_for_memory() > before
+
     def _relay_over(self, relay: _Relay) -> None:
         self._relays.discard(relay)
         self._changed()
+
+
+def _no_memory() -> str:
+    limit = memory_limit()
+    told = "" if limit is None else f" ({limit // (1024 * 1024)} MB)"
+    return f"The session used more memory than it may have{told}, so the system ended this process."
 
 
 class _Relay:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from ..transport.loop import Loop, Timer
+from .memory import memory_limit
 
 _log = logging.getLogger(__name__)
 _FIRST_S = 3.0
@@ -92,40 +93,6 @@ class ProcessUse:
         except OSError:
             return 0
         return sum(1024 * int(size) for size in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", text, re.MULTILINE))
-
-
-def memory_limit(proc: str = "/proc", groups: str = "/sys/fs/cgroup") -> int | None:
-    """Bytes that the control group of this process, or one above it, allows; None where that is the whole machine."""
-    try:
-        with open(f"{proc}/self/cgroup", encoding="utf-8") as file:
-            lines = [line.rstrip("\n").split(":", 2) for line in file]
-    except OSError:
-        return None
-    limits = []
-    for line in lines:
-        if len(line) != 3:
-            continue
-        if line[0] == "0":
-            limits += _limits(groups, line[2], "memory.max")
-        elif "memory" in line[1].split(","):
-            limits += _limits(f"{groups}/memory", line[2], "memory.limit_in_bytes")
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    least = min(limits, default=machine)
-    return least if least < machine else None
-
-
-def _limits(mounted: str, group: str, name: str) -> list[int]:
-    """Of a group and all above it: the tightest one counts."""
-    found = []
-    while True:
-        try:
-            with open(f"{mounted}{group.rstrip('/')}/{name}", encoding="utf-8") as file:
-                found.append(int(file.read()))
-        except (OSError, ValueError):  # not there, or "max"
-            pass
-        if group in ("", "/"):
-            return found
-        group = os.path.dirname(group)
 
 
 class Accelerators:

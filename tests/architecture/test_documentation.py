@@ -12,7 +12,7 @@ from checks.parts import example_listing, phase_diagram
 from openai4s_provisioner.orchestration.config import Limits, Policy
 from openai4s_provisioner.orchestration.models import LeasePolicy, ResourceProfile
 
-from .tree import REPOSITORY
+from .tree import CORE, REPOSITORY
 
 NOT_A_KEY = {"name", "leases", "limits", "backend_options"}
 KEYS = sorted(
@@ -48,3 +48,11 @@ def test_the_example_backend_that_is_shown_is_the_one_that_is_tested() -> None:
     assert page == example_listing.written(page), "run: python -m checks.parts.example_listing"
     files = {str(path.relative_to(example_listing.EXAMPLE)) for path in example_listing.EXAMPLE.rglob("*.*")}
     assert set(example_listing.listed(page)) == {file for file in files if "__pycache__" not in file}
+
+
+def test_the_layers_that_are_described_are_those_that_are_there() -> None:
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    there = [
+        entry.name + ("/" if entry.is_dir() else "") for entry in CORE.iterdir() if not entry.name.startswith("__")
+    ]
+    assert not [name for name in there if f"`{name}`" not in page]

@@ -76,7 +76,7 @@ GIVEN: dict[Reason, Given] = {
     ),
     Reason.TIME_LIMIT_EXCEEDED: Given(
         SCHEDULERS,
-        "backends/openai4s_backend_local/tests/test_ending.py",
+        "backends/openai4s_backend_local/tests/test_time_limit.py",
         "test_the_time_limit_ends_the_tree_and_is_the_reason",
     ),
     Reason.PREEMPTED: Given(

@@ -20,6 +20,7 @@ from checks.parts.lab import Lab
 from checks.parts.place import REPOSITORY, make_place
 from checks.parts.suite import FULL_LENGTH
 
+from .freezer import Freezer
 from .notebook import Notebook
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -59,6 +60,11 @@ max_walltime_s = 14400
 memory_mb = 4096
 cpus = 4
 
+[profiles.folder]
+backend = "queue"
+display_name = "folder session"
+workspace = "notebook"
+
 [profiles.short]
 backend = "queue"
 display_name = "short session"
@@ -90,7 +96,7 @@ def lab(run_mark: str) -> Iterator[Lab]:
     """One JupyterLab for most tests: one allocation at a time, so that a second session waits."""
     root = Path(tempfile.mkdtemp(prefix="o4s-", dir="/tmp"))
     server = Lab(make_place(root), CLUSTER)
-    server.install_kernels(("default", "long", "short", "hasty"))
+    server.install_kernels(("default", "long", "folder", "short", "hasty"))
     try:
         server.start()
         yield server
@@ -108,6 +114,29 @@ def open_lab(lab: Lab, page: Page, wait_until: Callable[..., Any]) -> Iterator[N
     page.goto("about:blank")
     lab.shut_everything_down()
     wait_until(lambda: not lab.alive(), "every session has ended", 40)
+
+
+@pytest.fixture
+def occupied(lab: Lab, wait_until: Callable[..., Any]) -> Callable[[], None]:
+    """Somebody else's session holds the only place. Calling it gives the place back."""
+    lab.write_notebook("occupant.ipynb", "default")
+    opened = lab.open_session("occupant.ipynb", "default")
+    wait_until(lambda: [each["state"] for each in lab.alive()] == ["ready"], "the place is taken", 60)
+    return lambda: lab.ask("DELETE", f"api/sessions/{opened['id']}")
+
+
+@pytest.fixture
+def freeze(lab: Lab) -> Iterator[Callable[[str], Freezer]]:
+    """`freeze(pattern)`: the next process of a session with such a command line stops before it did anything."""
+    made: list[Freezer] = []
+
+    def start(pattern: str) -> Freezer:
+        made.append(Freezer(pattern, str(lab.place.root)))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.thaw()
 
 
 @pytest.fixture

@@ -16,9 +16,10 @@ SECOND = 1000
 class Notebook:
     """One page of JupyterLab."""
 
-    def __init__(self, page: Page, lab: Lab) -> None:
+    def __init__(self, page: Page, lab: Lab, address: str = "") -> None:
         self.page = page
         self.lab = lab
+        self.address = address or lab.address
         self.errors: list[str] = []
         page.on("console", self._console)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
@@ -26,7 +27,7 @@ class Notebook:
     def load(self, path: str = "") -> None:
         """Open the lab, or one notebook in it, and wait until it can be used."""
         where = f"lab/tree/{path}" if path else "lab"
-        self.page.goto(f"{self.lab.address}{where}?reset&token={self.lab.token}")
+        self.page.goto(f"{self.address}{where}?reset&token={self.lab.token}")
         expect(self.page.locator("#jp-main-dock-panel")).to_be_visible(timeout=60 * SECOND)
         expect(self.page.locator("#jupyterlab-splash")).to_be_hidden(timeout=60 * SECOND)
 
@@ -74,6 +75,12 @@ class Notebook:
             self.page.locator('.jp-SideBar [data-id="openai4s-panel"]').click()
         expect(panel.locator(".openai4s-Panel-content")).to_be_visible()
         return panel
+
+    def close_error(self, words: str) -> None:
+        """Jupyter's own dialog about a start that failed; it has our sentence."""
+        dialog = self.page.locator(".jp-Dialog")
+        expect(dialog).to_contain_text(words)
+        dialog.locator(".jp-mod-accept").click()
 
     def toast(self, words: str) -> Locator:
         return self.page.locator(".Toastify__toast").filter(has_text=words)

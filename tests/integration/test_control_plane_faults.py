@@ -159,9 +159,8 @@ def test_one_workloads_exception_never_touches_another(tmp_path: Path, clock: Ma
         lab.executor.perform = breaks  # type: ignore[method-assign]
         await lab.turns(2)
         assert (await lab.situation(good)).allocation.phase is Phase.GRANTED
-        trouble = lab.reconciler.trouble(bad.workload_id)
-        assert trouble is not None
-        assert trouble.error == "RuntimeError: boom"
+        (trouble,) = lab.reconciler.troubles
+        assert (trouble.workload_id, trouble.error) == (bad.workload_id, "RuntimeError: boom")
 
     in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
 

@@ -249,17 +249,6 @@ def test_a_forgotten_allocation_loses_its_links_and_cannot_resume(gateway: Open)
         assert shake(again, Resume("alloc", 0, 0, KEY)) is None
 
 
-def test_a_wait_gathers_every_rank(gateway: Open) -> None:
-    opened = gateway(DeskThatAdmitsOnce(zero=ME, one=Registration("w", "alloc", 1, 1)))
-    waiting = opened.wait_for_workers("alloc", 1, 2, timeout_s=10)
-    with dial(opened) as zero, dial(opened) as one:
-        assert shake(one, hello("one")) is not None
-        assert shake(zero, hello("zero")) is not None
-        assert [arrival.place.rank for arrival in waiting.result(10).present] == [0, 1]
-        partial = opened.wait_for_workers("alloc", 1, 3, timeout_s=0.05).result(10)
-        assert (len(partial.present), partial.is_complete) == (2, False)
-
-
 def test_an_orphan_is_closed_when_nobody_expects_it(gateway: Open, observer: ObserverThatRemembers) -> None:
     desk = DeskThatCannotAsk(good=ME)
     desk.is_down = False
@@ -279,14 +268,12 @@ def test_an_orphan_is_closed_when_nobody_expects_it(gateway: Open, observer: Obs
 def test_a_stopped_gateway_leaves_no_thread_no_descriptor_and_no_file(gateway: Open, place: Any) -> None:
     before = (threading.active_count(), len(os.listdir("/proc/self/fd")), place.everything())
     opened = gateway(DeskThatAdmitsOnce(good=ME))
-    waiting = opened.wait_for_workers("nobody", 1, 1, timeout_s=60)
     opened.open_endpoint("alloc", "launch", "k1")
     with dial(opened) as worker, dial(opened) as silent:
         assert shake(worker, hello()) is not None
         opened.stop()
         assert is_closed_by_gateway(worker)
         assert is_closed_by_gateway(silent)
-    assert waiting.result(0).present == ()
     assert (threading.active_count(), len(os.listdir("/proc/self/fd")), place.everything()) == before
     opened.stop()
 

@@ -166,7 +166,7 @@ def test_an_owner_that_was_away_drives_nothing_that_was_adopted_and_lets_it_go(
         await asyncio.sleep(0)
         ended = Ending(Phase.CANCELLED, Reason.SERVER_GONE)
         await lab.store.run(Store.end, opened.allocation_id, ended, clock())
-        await lab.reconciler._ownership.tell()
+        await lab.reconciler._ownership.keep()
         assert (await asyncio.wait_for(following, 5)).reason is Reason.SERVER_GONE
 
     in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)

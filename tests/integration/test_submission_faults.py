@@ -110,13 +110,13 @@ def test_a_lookup_that_fails_is_unknown_and_never_no(tmp_path: Path, clock: Manu
             clock.forward(60.0)
         assert (await lab.situation(opened)).allocation.phase is Phase.SUBMITTING
         assert backend.submits == 1
-        trouble = lab.reconciler.trouble(opened.workload_id)
-        assert trouble is not None
+        (trouble,) = lab.reconciler.troubles
+        assert (trouble.workload_id, trouble.failures > 1) == (opened.workload_id, True)
         assert "the directory is down" in trouble.error
         backend.lookup_works = True
         await lab.turns(2)
         assert (await lab.situation(opened)).allocation.phase is Phase.GRANTED
-        assert lab.reconciler.trouble(opened.workload_id) is None
+        assert lab.reconciler.troubles == ()
 
     in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
 

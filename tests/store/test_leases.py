@@ -14,19 +14,21 @@ from openai4s_provisioner.orchestration.errors import Refused, SessionEnded
 from openai4s_provisioner.orchestration.leases import Activity, Expire
 from openai4s_provisioner.orchestration.models import Desired, ExternalHandle, LeasePolicy
 from openai4s_provisioner.orchestration.phases import PhaseEvent
-from openai4s_provisioner.orchestration.store import Store, drivers, leases
+from openai4s_provisioner.orchestration.reasons import Reason
+from openai4s_provisioner.orchestration.store import Store, drivers, leases, tasks
 from openai4s_provisioner.orchestration.store.sqlite import MIGRATIONS, migrate
+from openai4s_provisioner.orchestration.store.tasks import NewTask
 
 from .conftest import DAEMON, new_session
 
 TTL_S = 10
 
 
-def active_store(folder: Path) -> Store:
+def active_store(folder: Path, busy_counts: bool = True) -> Store:
     """One session whose kernel is ready and idle since 1.0."""
     store = Store(folder)
     drivers.register(store, DAEMON, "host", "boot", 1, 0.0)
-    store.open_session(new_session(leases=LeasePolicy(idle_ttl_s=TTL_S)), DAEMON, 1.0)
+    store.open_session(new_session(leases=LeasePolicy(idle_ttl_s=TTL_S, busy_counts=busy_counts)), DAEMON, 1.0)
     store.handle_known("a0", ExternalHandle("fake", "1"))
     store.advance("a0", PhaseEvent.GRANTED, 1.0)
     store.kernel_ready("l0", 1.0)
@@ -105,3 +107,30 @@ def test_a_clock_that_goes_backwards_shortens_nothing(tmp_path: Path) -> None:
 def test_the_schema_refuses_what_is_no_lease(tmp_path: Path, column: str, value: object) -> None:
     with contextlib.closing(active_store(tmp_path / "state")) as store, pytest.raises(sqlite3.IntegrityError):
         store.db._connection.execute(f"UPDATE lease SET {column} = {value}")
+
+
+@pytest.mark.parametrize("busy_counts", [True, False])
+def test_a_step_beside_the_kernel_is_activity_as_a_cell_is(tmp_path: Path, busy_counts: bool) -> None:
+    with contextlib.closing(active_store(tmp_path, busy_counts)) as store:
+        tasks.open_task(store, NewTask("t1", "w0", "me", ("sleep", "100"), "/"), 5.0)
+        ((waiting,),) = leases.running(store, DAEMON)
+        assert waiting.last_active_at == 1.0, "one that does not run yet is none"
+        tasks.started(store, "t1", 6.0)
+        ((running,),) = leases.running(store, DAEMON)
+        assert running.last_active_at == 6.0, "that somebody had it started is"
+        end = leases.sweep(store, "w0", 6.0 + TTL_S + 1)
+        assert isinstance(end, Expire) is not busy_counts
+        if busy_counts:
+            tasks.ended(store, "t1", 0, None, "", 100.0)
+            tasks.ended(store, "t1", 0, None, "", 200.0)  # a repeated word renews nothing
+            assert isinstance(leases.sweep(store, "w0", 100.0 + TTL_S), Expire)
+            assert store.situation("w0") is not None
+
+
+def test_a_step_does_not_keep_a_session_beyond_its_longest_life(tmp_path: Path) -> None:
+    with contextlib.closing(active_store(tmp_path)) as store:
+        tasks.open_task(store, NewTask("t1", "w0", "me", ("sleep", "100"), "/"), 5.0)
+        tasks.started(store, "t1", 6.0)
+        end = leases.sweep(store, "w0", 1.0 + LeasePolicy().max_lifetime_s)
+        assert isinstance(end, Expire)
+        assert end.deadline.reason is Reason.SESSION_MAX_LIFETIME_EXCEEDED

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from openai4s_provisioner.worker.scratch import make_scratch, scratch_path
+from openai4s_provisioner.transport.locked_folder import remove_leftovers
+from openai4s_provisioner.worker.scratch import make_scratch, scratch_parent, scratch_path
 
 
 def test_it_is_private_and_lies_where_the_allocation_says() -> None:
@@ -27,6 +30,29 @@ def test_what_a_dead_worker_left_is_removed_and_what_a_living_one_uses_is_not() 
     assert not os.path.exists(dead.path)
     living.remove()
     other.remove()
+
+
+def test_a_folder_that_is_just_being_made_is_not_taken_for_a_dead_worker_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many workers start at once on one node, and each sweeps; the lock of a new folder comes an instant late."""
+    lock = fcntl.flock
+
+    def sweep_first(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        remove_leftovers(scratch_parent())
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", sweep_first)
+    scratch = make_scratch("alloc", 0)
+    assert os.path.exists(scratch.path)
+    scratch.remove()
+
+
+def test_what_died_while_it_was_made_is_removed_in_the_end() -> None:
+    left = Path(tempfile.mkdtemp(prefix=f"o4s-{os.geteuid()}-new-", dir=scratch_parent()))
+    (left / "lock").touch()
+    os.utime(left, (0, 0))
+    make_scratch("alloc", 0).remove()
+    assert not left.exists()
 
 
 def test_a_name_that_somebody_took_is_refused() -> None:

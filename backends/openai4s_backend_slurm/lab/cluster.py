@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -22,6 +23,7 @@ from .accounts import Account
 from .administration import Administration
 from .daemons import Daemon
 from .errors import LabError
+from .node_view import OWN_MOUNTS, hide, show
 from .programs import PATH, missing_packages, program
 from .shape import Layout, Ports, Shape
 
@@ -46,6 +48,7 @@ class Cluster:
         self.nodes: dict[str, Daemon] = {}
         self.accounting: Daemon | None = None
         self._database: Daemon | None = None
+        self._hidden: list[tuple[str, Path]] = []
         self.swept_up_to = 0  # the last job's number when the queue was last emptied
 
     def __enter__(self) -> Cluster:
@@ -89,6 +92,10 @@ class Cluster:
 
     def restore(self) -> None:
         """After a fault: no job left, every daemon runs and is awake, every node is idle."""
+        while self._hidden:
+            node, path = self._hidden.pop()
+            if self.nodes[node].is_running:  # a new daemon has a new view
+                show(self.nodes[node].pid, path)
         for daemon in self._daemons():
             daemon.wake()
             daemon.start()
@@ -96,6 +103,10 @@ class Cluster:
         self.admin.clear()
         self.wait(self._nodes_are_idle, "every node to be idle", 60.0)
         leftovers.end_jobs(self.layout)
+        self.count_from_here()
+
+    def count_from_here(self) -> None:
+        """What is in the queue by now belongs to somebody else: see `swept_up_to`."""
         self.swept_up_to = max([int(job["id"]) for job in self.admin.jobs(are_over=True)], default=self.swept_up_to)
 
     def _check(self) -> None:
@@ -155,8 +166,7 @@ class Cluster:
 
     def _write_configuration(self, ports: Ports) -> None:
         owners = (self._controller_account.name, self._node_account.name)
-        address = configuration.LOGIN_ADDRESS if self.shape.network else "127.0.0.1"
-        text = configuration.slurm_conf(self.shape, self.layout, ports, machine.host_name(), owners, address)
+        text = configuration.slurm_conf(self.shape, self.layout, ports, machine.host_name(), owners, self.login_address)
         devices = machine.gpu_devices(self.layout.part("dev")) if self.shape.one_user is None else "/dev/tty[0-1]"
         conf = self.layout.conf.parent
         self._write(self.layout.conf, text, self._node_account)
@@ -196,7 +206,7 @@ class Cluster:
         )
         self.controller = self._daemon("slurmctld", [program("slurmctld"), "-D"], self._controller_account, "login")
         for number, node in enumerate(self.layout.nodes):
-            argv = [program("slurmd"), "-D", "-N", node]
+            argv = [*self._node_view(), program("slurmd"), "-D", "-N", node]
             self.nodes[node] = self._daemon(f"slurmd-{node}", argv, self._node_account, network.PLACES[number + 1])
         if self.shape.accounting:
             self._database = self._daemon(
@@ -215,6 +225,9 @@ class Cluster:
                 output,
             )
         return Daemon(name, argv, account, self.daemon_environment(), output)
+
+    def _node_view(self) -> tuple[str, ...]:
+        return OWN_MOUNTS if self.shape.one_user is None else ()
 
     def _start(self) -> None:
         self.munge.start()
@@ -249,9 +262,25 @@ class Cluster:
         mark = {leftovers.MARK: str(self.layout.folder)}
         return {"PATH": PATH, "LANG": "C.UTF-8", "SLURM_CONF": str(self.layout.conf), **mark, **passed}
 
+    def hide(self, node: str, path: Path) -> None:
+        """Take a folder or a program away from one node, until `restore`. Needs root."""
+        hide(self.nodes[node].pid, path)
+        self._hidden.append((node, path))
+
     def client_environment(self, *, is_hasty: bool = False) -> dict[str, str]:
         """What a client needs to find this cluster. A hasty one gives up after two seconds instead of ten."""
         return {"SLURM_CONF": str(self.layout.hasty_conf if is_hasty else self.layout.conf)}
+
+    @property
+    def login_address(self) -> str:
+        """Where nodes find what listens on the login host."""
+        return configuration.LOGIN_ADDRESS if self.shape.network else "127.0.0.1"
+
+    def on_login_host(self, user: Any) -> list[str]:
+        """What root puts before a command that `user` is to run there; nothing where there is one network only."""
+        if not self.shape.network:
+            return []
+        return network.enter(self.layout, "login", Account(user.name, user.uid, user.gid, ""))
 
     def run(
         self,

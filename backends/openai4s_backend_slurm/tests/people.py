@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import queue
-import secrets
-import shutil
 import subprocess
 import sys
 import threading
@@ -19,33 +16,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from checks.parts.place import REPOSITORY, make_place
 from openai4s_backend_slurm.lab import Cluster
 
+from .homes import Home
+
 _PERSON = Path(__file__).with_name("person.py")
-PROFILE = """
-default_profile = "cluster"
-[control]
-period_s = {period_s}
-steady_period_s = {period_s}
-call_deadline_s = {call_deadline_s}
-settle_window_s = {settle_s}
-gone_debounce_s = {settle_s}
-cancel_again_s = 3
-drain_s = 5
-recovery_pause_s = 0.5
-[limits]
-server_grace_s = 30
-[backends.slurm]
-deadline_s = {deadline_s}
-min_interval_s = 0.2
-{backend}
-[profiles.cluster]
-backend = "slurm"
-memory_mb = 400
-workspace = "root"
-{profile}
-"""
 
 
 class PersonError(Exception):
@@ -56,11 +31,7 @@ class Person:
     """Use as a context manager. Every method that asks waits for the answer, within a deadline."""
 
     def __init__(self, user: Any, cluster: Cluster, profile: str, backend: str = "", **clocks: float) -> None:
-        self._user = user
-        self._cluster = cluster
-        self.root = Path(user.home) / f"p{secrets.token_hex(3)}"
-        values: dict[str, Any] = {"period_s": 0.5, "call_deadline_s": 8, "settle_s": 3.0, "deadline_s": 5, **clocks}
-        self._site = PROFILE.format(profile=profile, backend=backend, **values)
+        self._home = Home(user, cluster, profile, backend, **clocks)
         self.events: list[dict[str, Any]] = []
         self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
         self._numbers = itertools.count(1)
@@ -68,30 +39,8 @@ class Person:
         self._listener = threading.Thread(target=self._listen, daemon=True)
 
     def __enter__(self) -> Person:
-        made = make_place(self.root)
-        (self.root / "cluster.toml").write_text(self._site)
-        _give(self.root, self._user)
-        environment = {
-            **made.env,
-            "TMPDIR": "/tmp",  # as on any login host: nodes have another one
-            "OPENAI4S_CLUSTER_TOML": str(self.root / "cluster.toml"),
-            "OPENAI4S_WORKER_LISTEN": "127.0.0.1:21000-21999",
-            "JUPYTER_PATH": f"{sys.prefix}/share/jupyter",
-            "VIRTUAL_ENV": sys.prefix,
-            **self._cluster.client_environment(),
-        }
-        environment |= {name: value for name, value in os.environ.items() if name == "OPENAI4S_FULL"}
-        self._environment = environment
-        with (self.root / "log").open("w") as log:
-            self._process = self._user.popen(
-                [sys.executable, str(_PERSON), str(made.work)],
-                env=environment,
-                cwd=REPOSITORY,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
+        self._home.__enter__()
+        self._process = self._home.python(_PERSON, str(self.work))
         self._listener.start()
         return self
 
@@ -107,7 +56,16 @@ class Person:
         self._listener.join(10)
         assert self._process.stdout is not None
         self._process.stdout.close()
-        shutil.rmtree(self.root, ignore_errors=True)
+        self._home.__exit__(*exception)
+
+    @property
+    def work(self) -> Path:
+        """The folder that the notebook lies in."""
+        return self._home.work
+
+    @property
+    def root(self) -> Path:
+        return self._home.root
 
     # -- orders ------------------------------------------------------------------------------------------------------
 
@@ -141,15 +99,8 @@ class Person:
     def terminal(self, *words: str) -> subprocess.Popen[str]:
         """``jupyter openai4s`` in another window of the same person, in their folder."""
         pipe = subprocess.PIPE
-        process: subprocess.Popen[str] = self._user.popen(
-            [sys.executable, "-m", "openai4s_provisioner.jupyter.cli", *words],
-            env=self._environment,
-            cwd=self.root / "work",
-            stdout=pipe,
-            stderr=pipe,
-            text=True,
-        )
-        return process
+        command = [sys.executable, "-m", "openai4s_provisioner.jupyter.cli", *words]
+        return self._home.popen(command, cwd=self.work, stdout=pipe, stderr=pipe, text=True)
 
     def value(self, expression: str) -> str:
         return str(self.ask("value", expression=expression))
@@ -177,14 +128,14 @@ class Person:
 
     def complaints(self) -> list[str]:
         """The log's lines of alarm."""
-        log = (self.root / "log").read_text(errors="replace")
-        return [line for line in log.splitlines() if "cannot be asked" in line or "could not be asked" in line]
+        return [
+            line for line in self._home.log().splitlines() if "cannot be asked" in line or "could not be asked" in line
+        ]
 
     def story(self) -> str:
         """For a failure's text: the events, and the end of the log."""
         events = "\n".join(json.dumps(event) for event in self.events[-12:])
-        log = (self.root / "log").read_text(errors="replace")[-3000:]
-        return f"events:\n{events}\nlog:\n{log}"
+        return f"events:\n{events}\nlog:\n{self._home.log()[-3000:]}"
 
     def _listen(self) -> None:
         assert self._process is not None
@@ -195,8 +146,3 @@ class Person:
                 self.events.append(said["event"] | {"at": time.monotonic()})
             else:
                 self._answers[said["id"]].put(dict(said))
-
-
-def _give(root: Path, user: Any) -> None:
-    for path in (root, *root.rglob("*")):
-        os.chown(path, user.uid, user.gid, follow_symlinks=False)

@@ -21,6 +21,7 @@ from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_events import EventLogger
 
+from openai4s_provisioner.app import ControlPlane
 from openai4s_provisioner.jupyter import kernelspecs
 from openai4s_provisioner.jupyter.announcer import SCHEMA_ID
 from openai4s_provisioner.jupyter.settings import OpenAI4S
@@ -37,8 +38,8 @@ class _Manager(AsyncIOLoopKernelManager):
 class Person:
     def __init__(self) -> None:
         config = load_site_config(OpenAI4S().frozen())
-        profile = config.profiles[config.default_profile]
-        kernel = kernelspecs.install(KernelSpecManager(), "python3", profile).name
+        self._profile = config.profiles[config.default_profile]
+        kernel = kernelspecs.install(KernelSpecManager(), "python3", self._profile).name
         self._manager = _Manager(kernel_name=kernel)
         self._manager.event_logger = EventLogger()
         self._manager.event_logger.add_listener(schema_id=SCHEMA_ID, listener=self._heard)
@@ -47,6 +48,13 @@ class Person:
 
     async def _heard(self, logger: EventLogger, schema_id: str, data: Mapping[str, Any]) -> None:
         say({"event": dict(data)})
+
+    async def prove(self) -> str:
+        """Have it proven that sessions of the profile are isolated: "" or why not. Once proven, it costs nothing."""
+        control = ControlPlane.shared(OpenAI4S().frozen())
+        backend: Any = control._admitting.backends[self._profile.backend]
+        asking = backend.isolates_session_credentials(self._profile)
+        return str((await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asking, control._loop))).sentence)
 
     async def start(self) -> str:
         """The kernel, without anybody connected to it."""
@@ -103,6 +111,13 @@ class Person:
         state_dir = OpenAI4S().frozen().state_dir
         with contextlib.closing(sqlite3.connect(f"file:{state_dir}/{FILE_NAME}?mode=ro", uri=True)) as state:
             return [" ".join(map(str, row)) for row in state.execute("SELECT kind, actor, reason, detail FROM event")]
+
+    async def ends_at(self) -> float | None:
+        """When the running job's time is over, as it is written down."""
+        state_dir = OpenAI4S().frozen().state_dir
+        with contextlib.closing(sqlite3.connect(f"file:{state_dir}/{FILE_NAME}?mode=ro", uri=True)) as state:
+            found = state.execute("SELECT max(ends_at) FROM allocation WHERE ended_at IS NULL").fetchone()[0]
+            return None if found is None else float(found)
 
     async def alive(self) -> bool:
         return bool(await self._manager.is_alive())

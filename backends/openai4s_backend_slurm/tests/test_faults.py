@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from .people import Person, PersonError
 
 pytestmark = pytest.mark.timeout(600)
 FULL = "OPENAI4S_FULL" in os.environ
-CLOCKS = {"period_s": 5.0, "settle_s": 60.0, "call_deadline_s": 30, "deadline_s": 20} if FULL else {}
+CLOCKS: dict[str, Any] = {"period_s": 5.0, "settle_s": 60.0, "call_deadline_s": 30, "deadline_s": 20} if FULL else {}
 ONE_POLL_S = 5.0 + (5.0 if FULL else 0.5)  # the period, and what a busy machine needs for one look
 A_WHILE_S = 120.0 if FULL else 40.0
 ANYWHERE = 'partition = "all"'
@@ -31,9 +33,14 @@ NewPerson = Callable[..., Person]
 def new_person(ordinary_user: Any) -> Iterator[NewPerson]:
     """`new_person(cluster, profile)`: a person at work; all of them go home at the end."""
     with contextlib.ExitStack() as home:
-        yield lambda cluster, profile=ANYWHERE, **more: home.enter_context(
-            Person(ordinary_user, cluster, profile, **{**CLOCKS, **more})
-        )
+
+        def arrive(cluster: Cluster, profile: str = ANYWHERE) -> Person:
+            person = home.enter_context(Person(ordinary_user, cluster, profile, **CLOCKS))
+            assert person.ask("prove") == ""  # by a job of its own, which is not the one that a test counts
+            cluster.count_from_here()
+            return person
+
+        yield arrive
 
 
 @pytest.fixture
@@ -98,8 +105,8 @@ def test_cancelled_while_it_waits(
     either_cluster: Cluster, new_person: NewPerson, user_runs: Any, wait_until: Any, who: str
 ) -> None:
     cluster = either_cluster
-    cluster.admin.occupy("c1")
     person = new_person(cluster, 'partition = "cpu"\nnodelist = "c1"\nexclusive = true')
+    cluster.admin.occupy("c1")
     start = person.begin("start")
     person.heard(lambda event: event["phase"] == "PENDING" and "machines" in event["sentence"], "why it waits")
     if who == "owner":
@@ -114,8 +121,8 @@ def test_cancelled_while_it_waits(
 
 def test_given_up_while_it_waits(either_cluster: Cluster, new_person: NewPerson, wait_until: Any) -> None:
     cluster = either_cluster
-    cluster.admin.occupy("c1")
     person = new_person(cluster, 'partition = "cpu"\nnodelist = "c1"\nexclusive = true')
+    cluster.admin.occupy("c1")
     start = person.begin("start")
     person.heard(lambda event: event["phase"] == "PENDING", "that it waits")
     person.ask("give_up")
@@ -235,25 +242,47 @@ def test_a_requeued_job_does_not_serve_the_session(
 
 # -- what never comes to life ----------------------------------------------------------------------------------------
 
-NEVER = {
-    "a prologue that fails": ("prologue = 'echo \"the licence server is down\"; exit 3'", "the licence server is down"),
-    "no such python": ('python = "/opt/nothing/bin/python3"', "/opt/nothing/bin/python3"),
-    "no sandbox": ("prologue = 'export PATH=/nonexistent'", "bubblewrap"),
+
+def never_starts(person: Person, cluster: Cluster, wait_until: Any) -> str:
+    """What the person is told; one job was tried, and nothing is left."""
+    with pytest.raises(PersonError) as refusal:
+        person.ask("start")
+    assert len(jobs(cluster)) == 1, person.story()
+    nothing_left(cluster, wait_until)
+    return str(refusal.value)
+
+
+def test_a_job_that_dies_before_its_worker_dials_shows_its_last_lines(
+    either_cluster: Cluster, new_person: NewPerson, ordinary_user: Any, wait_until: Any
+) -> None:
+    broken = ordinary_user.home / "broken"
+    broken.unlink(missing_ok=True)
+    prologue = f"if [ -e {broken} ]; then echo 'the licence server is down'; exit 3; fi"
+    person = new_person(either_cluster, f'{ANYWHERE}\nprologue = """{prologue}"""')
+    broken.touch()
+    said = never_starts(person, either_cluster, wait_until)
+    assert "the worker in it could not be started" in said
+    assert "the licence server is down" in said
+
+
+MISSING = {
+    "python": (Path(sys.executable).parent, "the worker in it could not be started", "No such file"),
+    "sandbox": (Path("/usr/bin/bwrap"), "could not be proven to be isolated", "bubblewrap"),
+    "workspace": (None, "cannot use the workspace folder", "workspace"),
 }
 
 
-@pytest.mark.parametrize("what", NEVER)
-def test_what_never_comes_to_life_says_why(
+@pytest.mark.skipif(os.geteuid() != 0, reason="to take something away from one node needs root")
+@pytest.mark.parametrize("what", MISSING)
+def test_what_is_missing_on_the_node_is_named(
     either_cluster: Cluster, new_person: NewPerson, wait_until: Any, what: str
 ) -> None:
-    profile, words = NEVER[what]
-    cluster = either_cluster
-    person = new_person(cluster, f"{ANYWHERE}\n{profile}")
-    with pytest.raises(PersonError) as refusal:
-        person.ask("start")
-    assert words in str(refusal.value), person.story()
-    assert len(jobs(cluster)) == 1
-    nothing_left(cluster, wait_until)
+    path, told, named = MISSING[what]
+    person = new_person(either_cluster, 'partition = "cpu"\nnodelist = "c1"')
+    either_cluster.hide("c1", path or person.work)
+    said = never_starts(person, either_cluster, wait_until)
+    assert told in said, said
+    assert named in said, said
 
 
 # -- daemons that do not answer --------------------------------------------------------------------------------------
@@ -294,7 +323,7 @@ def test_asked_for_while_nobody_answers(
     person = new_person(cluster)
     with unreachable(cluster, how):
         start = person.begin("start")
-        person.heard(lambda event: "not known yet" in event["sentence"], "that the outcome is open", A_WHILE_S)
+        wait_until(person.complaints, "the log to say that nobody answers", A_WHILE_S)
     person.answer(start, 3 * A_WHILE_S)
     person.ask("connect")
     assert person.value("6 * 7") == "42"

@@ -6,10 +6,9 @@
 
 import { Dialog, ReactWidget, showDialog } from '@jupyterlab/apputils';
 import { TranslationBundle } from '@jupyterlab/translation';
-import { ISignal, Signal } from '@lumino/signaling';
 import React from 'react';
 
-import { AmountName, choiceOf, faults, IChoice, inWords, isChoosable } from '../model/launch';
+import { AmountName, choiceOf, faults, IChoice, inWords, isChoosable, LEAST } from '../model/launch';
 import { IProfile } from '../model/seam';
 
 export interface IFormOptions {
@@ -21,31 +20,16 @@ export interface IFormOptions {
   trans: TranslationBundle;
 }
 
-/** Ask for a choice; null when the person cancelled. Only a choice without faults can be accepted. */
+/** Ask for a choice; null when the person cancelled. JupyterLab lets nobody accept a form with an invalid field. */
 export async function askForChoice(options: IFormOptions): Promise<IChoice | null> {
-  const { trans } = options;
   const form = new Form(options);
   const answer = await showDialog({
     title: options.title,
     body: form,
     buttons: [Dialog.cancelButton(), Dialog.okButton({ label: options.accept, ariaLabel: options.accept })],
-    focusNodeSelector: 'select',
-    checkbox: null,
-    hasClose: true
+    focusNodeSelector: 'select'
   });
-  if (!answer.button.accept) {
-    return null;
-  }
-  const wrong = Object.values(form.faults);
-  if (wrong.length === 0) {
-    return form.getValue();
-  }
-  await showDialog({
-    title: trans.__('That cannot be asked for'),
-    body: wrong.join(' '),
-    buttons: [Dialog.okButton({ label: trans.__('Change it') })]
-  });
-  return askForChoice({ ...options, first: form.getValue() });
+  return answer.button.accept && Object.keys(form.faults).length === 0 ? form.getValue() : null;
 }
 
 class Form extends ReactWidget {
@@ -61,10 +45,6 @@ class Form extends ReactWidget {
 
   get faults(): Partial<Record<AmountName, string>> {
     return faults(this._profile, this._choice, this._options.trans);
-  }
-
-  get changed(): ISignal<this, void> {
-    return this._changed;
   }
 
   protected override render(): React.JSX.Element {
@@ -100,12 +80,13 @@ class Form extends ReactWidget {
     const most = profile.limits[name];
     return (
       <Amount
-        key={name}
+        key={`${profile.name}-${name}`}
         id={`openai4s-amount-${name}`}
         label={field.label(trans)}
         hint={trans.__('at most %1', inWords(name, most, trans))}
         fault={this.faults[name]}
         value={this._choice.amounts[name] / unit}
+        least={LEAST[name] / unit}
         most={most / unit}
         step={field.step}
         chosen={value => {
@@ -124,25 +105,23 @@ class Form extends ReactWidget {
   private _set(choice: IChoice): void {
     this._choice = choice;
     this.update();
-    this._changed.emit();
   }
 
   private _choice: IChoice;
-  private readonly _changed = new Signal<this, void>(this);
 }
 
 interface IField {
   name: AmountName;
   /** So many of the server's units are one of the person's. */
   unit: number;
-  step: number;
+  step: number | 'any';
   label: (trans: TranslationBundle) => string;
 }
 
 const FIELDS: IField[] = [
-  { name: 'walltime_s', unit: 3600, step: 0.25, label: trans => trans.__('Time (hours)') },
+  { name: 'walltime_s', unit: 3600, step: 'any', label: trans => trans.__('Time (hours)') },
   { name: 'gpus', unit: 1, step: 1, label: trans => trans.__('GPUs') },
-  { name: 'memory_mb', unit: 1024, step: 1, label: trans => trans.__('Memory (GB)') },
+  { name: 'memory_mb', unit: 1024, step: 'any', label: trans => trans.__('Memory (GB)') },
   { name: 'cpus', unit: 1, step: 1, label: trans => trans.__('CPUs') }
 ];
 
@@ -178,8 +157,9 @@ function Amount(props: {
   hint: string;
   fault: string | undefined;
   value: number;
+  least: number;
   most: number;
-  step: number;
+  step: number | 'any';
   chosen: (value: number) => void;
 }): React.JSX.Element {
   return (
@@ -189,7 +169,8 @@ function Amount(props: {
         id={props.id}
         className="jp-mod-styled"
         type="number"
-        min={0}
+        required
+        min={props.least}
         max={props.most}
         step={props.step}
         defaultValue={props.value}

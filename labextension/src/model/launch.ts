@@ -21,7 +21,7 @@ export const AMOUNTS = ['walltime_s', 'gpus', 'memory_mb', 'cpus'] as const;
 export type AmountName = (typeof AMOUNTS)[number];
 
 /** The smallest amount that makes sense; 0 means "no limit stated" for memory and time. */
-const LEAST: IAmounts = { walltime_s: 0, gpus: 0, memory_mb: 0, cpus: 1 };
+export const LEAST: IAmounts = { walltime_s: 0, gpus: 0, memory_mb: 0, cpus: 1 };
 
 /** The choice to begin with: what was remembered, as far as it is still on offer, else the default profile. */
 export function firstChoice(profiles: IProfile[], remembered: IChoice | null): IChoice | null {

@@ -104,17 +104,16 @@ export function badgeText(session: ISession, now: Date, trans: TranslationBundle
     case 'ready':
       return trans.__('Ready: %1', session.profile_display_name);
     case 'starting':
-      return session.missing === 'allocation_granted' && session.waiting
-        ? waitingText(session.waiting, now, trans)
-        : session.sentence;
+      return (session.missing === 'allocation_granted' && queueText(session.waiting, now, trans)) || session.sentence;
     default:
       return session.sentence;
   }
 }
 
-/** Why it waits, and until when. */
-function waitingText(waiting: IWaiting, now: Date, trans: TranslationBundle): string {
-  return waiting.estimated_start === null
-    ? waiting.sentence
-    : trans.__('%1, estimated %2', waiting.sentence, clock(waiting.estimated_start, now));
+/** Why it waits in a queue, and until when; empty when no more is known than that it waits. */
+function queueText(waiting: IWaiting | null, now: Date, trans: TranslationBundle): string {
+  if (waiting?.estimated_start) {
+    return trans.__('%1, estimated %2', waiting.sentence, clock(waiting.estimated_start, now));
+  }
+  return waiting?.position ? trans.__('%1, place %2', waiting.sentence, waiting.position) : '';
 }

@@ -20,6 +20,16 @@ def retire(store: Store, daemon_id: str, now: float) -> None:
     store.db.write("retire_daemon", daemon_id=daemon_id, now=now)
 
 
+def unretired(store: Store) -> list[DaemonRow]:
+    """The processes that have not said goodbye, the dead among them."""
+    return [rows.daemon_from(row) for row in store.db.rows("unretired_daemons")]
+
+
+def driven(store: Store, daemon_id: str) -> int:
+    """How many unfinished workloads it drives."""
+    return len(store.db.rows("driven", daemon_id=daemon_id))
+
+
 def other_drivers(store: Store, daemon_id: str) -> list[DaemonRow]:
     """The other processes that have something left to drive or to clear away."""
     return [rows.daemon_from(row) for row in store.db.rows("other_drivers", daemon_id=daemon_id)]

@@ -119,9 +119,15 @@ def _lease_from(row: sqlite3.Row) -> Lease:
         warn_s=row["warn_s"],
         busy_counts=bool(row["busy_counts"]),
         last_active_at=row["last_active_at"],
-        activity=Activity(row["activity"]),
+        activity=_activity(row),
         started_at=row["started_at"],
         idle_from=row["idle_from"],
         warned_for=row["warned_for"],
         held=row["released_at"] is None,
     )
+
+
+def _activity(row: sqlite3.Row) -> Activity:
+    """A step beside an idle kernel is work like a cell. What an unknown kernel does stays unknown."""
+    own = Activity(row["activity"])
+    return Activity.BUSY if own is Activity.IDLE and row["runs_task"] else own

@@ -11,6 +11,9 @@ UPDATE daemon SET beat_at = :now WHERE daemon_id = :daemon_id AND retired_at IS 
 -- name: retire_daemon
 UPDATE daemon SET retired_at = :now WHERE daemon_id = :daemon_id AND retired_at IS NULL;
 
+-- name: unretired_daemons
+SELECT * FROM daemon WHERE retired_at IS NULL ORDER BY started_at, daemon_id;
+
 -- name: other_drivers
 SELECT * FROM daemon WHERE daemon_id <> :daemon_id AND daemon_id IN (
     SELECT owner_daemon FROM workload WHERE phase IN ('SUBMITTING', 'PENDING', 'GRANTED', 'ACTIVE', 'RELEASING')
@@ -271,13 +274,17 @@ WHERE workload_id = :workload_id AND kernel_id = :kernel_id
 UPDATE lease SET warned_for = :warned_for WHERE workload_id = :workload_id;
 
 -- name: running_leases
-SELECT l.*, b.released_at FROM lease AS l JOIN binding AS b USING (workload_id, kernel_id)
+SELECT l.*, b.released_at, EXISTS (
+    SELECT 1 FROM task AS t WHERE t.workload_id = l.workload_id AND t.started_at IS NOT NULL AND t.ended_at IS NULL
+) AS runs_task FROM lease AS l JOIN binding AS b USING (workload_id, kernel_id)
 JOIN workload AS w USING (workload_id)
 WHERE w.desired = 'RUNNING' AND w.phase = 'ACTIVE' AND w.owner_daemon = :daemon_id
 ORDER BY l.workload_id, l.kernel_id;
 
 -- name: leases_of
-SELECT l.*, b.released_at FROM lease AS l JOIN binding AS b USING (workload_id, kernel_id)
+SELECT l.*, b.released_at, EXISTS (
+    SELECT 1 FROM task AS t WHERE t.workload_id = l.workload_id AND t.started_at IS NOT NULL AND t.ended_at IS NULL
+) AS runs_task FROM lease AS l JOIN binding AS b USING (workload_id, kernel_id)
 JOIN workload AS w USING (workload_id)
 WHERE w.desired = 'RUNNING' AND w.phase = 'ACTIVE' AND l.workload_id = :workload_id
 ORDER BY l.kernel_id;

@@ -106,19 +106,25 @@ def sent(store: Store, task_id: str, now: float) -> None:
 
 
 def started(store: Store, task_id: str, now: float) -> None:
-    store.db.write("set_task_started", task_id=task_id, now=now)
+    """It runs; that somebody had it started is activity of the session."""
+    with store.db.transaction():
+        store.db.write("set_task_started", task_id=task_id, now=now)
+        store.db.write("renew_by_task", task_id=task_id, only_if_busy=False, now=now)
 
 
 def ended(store: Store, task_id: str, exit_code: int | None, signal: int | None, detail: str, now: float) -> None:
-    """The first end stays."""
-    store.db.write(
-        "end_task",
-        task_id=task_id,
-        exit_code=exit_code,
-        exit_signal=signal,
-        detail=detail[-_MAX_DETAIL_CHARS:],
-        now=now,
-    )
+    """The first end stays. Where what runs counts as activity, the idle clock begins here."""
+    with store.db.transaction():
+        ended_now = store.db.write(
+            "end_task",
+            task_id=task_id,
+            exit_code=exit_code,
+            exit_signal=signal,
+            detail=detail[-_MAX_DETAIL_CHARS:],
+            now=now,
+        )
+        if ended_now == 1:
+            store.db.write("renew_by_task", task_id=task_id, only_if_busy=True, now=now)
 
 
 def held_kernels(store: Store) -> list[HeldKernel]:

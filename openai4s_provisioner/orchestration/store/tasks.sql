@@ -37,6 +37,10 @@ UPDATE task SET started_at = :now WHERE task_id = :task_id AND started_at IS NUL
 UPDATE task SET ended_at = :now, exit_code = :exit_code, exit_signal = :exit_signal, detail = :detail
 WHERE task_id = :task_id AND ended_at IS NULL;
 
+-- name: renew_by_task
+UPDATE lease SET last_active_at = max(last_active_at, :now)
+WHERE workload_id = (SELECT workload_id FROM task WHERE task_id = :task_id) AND (busy_counts OR NOT :only_if_busy);
+
 -- name: task_kernels
 SELECT b.kernel_id, b.workload_id, b.notebook_path FROM binding AS b
 WHERE b.released_at IS NULL ORDER BY b.bound_at DESC;

@@ -1,0 +1,60 @@
+"""What control groups really enforce: memory that ends a kernel with its reason, and devices that were not granted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from openai4s_backend_slurm.lab import Cluster, Shape
+
+from .conftest import started
+from .people import Person
+from .test_faults import A_WHILE_S, CLOCKS, jobs
+
+pytestmark = pytest.mark.timeout(600)
+SHORT: dict[str, Any] = dict(CLOCKS)
+GREEDY = "x = []\nwhile True: x.append(bytearray(50 << 20))"
+
+
+@pytest.fixture(scope="module")
+def strict_cluster(run_mark: str) -> Iterator[Cluster]:
+    """Memory and devices are limited by control groups, as on most real clusters."""
+    with started(Shape(cgroups=True)) as cluster:
+        yield cluster
+
+
+def test_a_kernel_that_takes_too_much_memory_says_so_and_its_session_goes_on(
+    ordinary_user: Any, strict_cluster: Cluster, wait_until: Any
+) -> None:
+    with Person(ordinary_user, strict_cluster, 'partition = "cpu"', **SHORT) as person:
+        person.start()
+        person.begin("run", code=GREEDY)
+        told = person.heard(lambda event: "more memory than" in event["sentence"], "why it died", A_WHILE_S)
+        assert told["reason"] in ("OUT_OF_MEMORY", "KERNEL_STATE_LOST")
+        lost = person.heard(lambda event: event["reason"] == "KERNEL_STATE_LOST", "that it was started anew", A_WHILE_S)
+        assert lost["sentence"].startswith("The kernel used more memory than its session may have.")
+        person.ask("connect")
+        assert person.value("1 + 1") == "2", "in the same job"
+        assert len([job for job in jobs(strict_cluster) if job["state"] == "RUNNING"]) == 1
+        assert "kernel_out_of_memory" in " ".join(person.ask("recorded"))
+        person.ask("shut_down")
+        wait_until(lambda: not jobs(strict_cluster, are_over=False), "no job is left", A_WHILE_S)
+
+
+def test_two_sessions_of_one_node_each_open_their_own_gpu(
+    ordinary_user: Any, strict_cluster: Cluster, wait_until: Any
+) -> None:
+    """What is not granted cannot be opened; numbers then begin at 0 in every job."""
+    profile = f'partition = "gpu"\ngpus = 1\nnodelist = "{strict_cluster.layout.nodes[0]}"'
+    seen = "__import__('os').environ['CUDA_VISIBLE_DEVICES']"
+    with Person(ordinary_user, strict_cluster, profile, **SHORT) as one:
+        one.start()
+        with Person(ordinary_user, strict_cluster, profile, **SHORT) as two:
+            two.start()
+            assert one.value(seen) == "'0'"
+            assert two.value(seen) == "'0'"
+            two.ask("shut_down")
+        one.ask("shut_down")
+    wait_until(lambda: not jobs(strict_cluster, are_over=False), "no job is left", A_WHILE_S)
