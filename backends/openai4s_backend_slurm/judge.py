@@ -87,7 +87,7 @@ class Judge:
 
     def _pending(self, name: JobName, token: str, row: QueueRow) -> Observation:
         detail = _detail(row)
-        if self._places.started_as(token) == name.number:  # it ran before
+        if self._places.started_as(token) == name.number and self._still_waits(name, token):  # it ran before
             self._give_up(name, token, Reason.PREEMPTED, _REQUEUED)
             return Observation(Observed.ENDING, backend_detail=detail)
         why = states.waiting(row.reason)
@@ -101,6 +101,14 @@ class Judge:
         return Observation(
             Observed.PENDING, waiting=why.words, backend_detail=detail, estimated_start=starts_at, position=position
         )
+
+    def _still_waits(self, name: JobName, token: str) -> bool:
+        """Asked again: it may have begun between the queue's answer, which can be long on its way, and our look."""
+        try:
+            now = self._lookup.state_of(token, name.number)
+        except CouldNotAsk:
+            return False  # the next look will tell
+        return states.live_state(now) is Observed.PENDING
 
     def _give_up(self, name: JobName, token: str, reason: Reason, words: str) -> None:
         """Written down first: how it ends is then known, whoever asks."""

@@ -69,6 +69,10 @@ class Lookup:
         rows = [row for row in self._queue_of(token) if states.end_state(row.state) is None]
         return [handle_of(JobName(row.number, self._cluster), token) for row in sorted(rows, key=lambda r: r.number)]
 
+    def state_of(self, token: str, number: int) -> str:
+        """Of one job, asked now; "" when the queue does not have it. Raises CouldNotAsk."""
+        return next((row.state for row in self._queue_of(token) if row.number == number), "")
+
     def queue(self, cluster: str) -> list[QueueRow]:
         """All jobs of this account that the controller still has, also those that are over. Raises BrokerError."""
         return parse.queue_rows(self._broker.run([*self._squeue(cluster), f"--user={os.getuid()}"]).stdout)

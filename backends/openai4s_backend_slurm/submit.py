@@ -63,7 +63,10 @@ class Submitter:
             return Rejected(Reason.BACKEND_UNAVAILABLE, sentence, str(error))
 
     def _once(self, request: AllocationRequest, site: SlurmProfile, lock: int) -> SubmitResult:
-        found = self._lookup.find(request.token)
+        try:
+            found = self._lookup.find(request.token)
+        except CouldNotAsk as error:
+            return Unknown(request.token, str(error), was_sent=False)
         if found is not None:
             return Existing(found)
         job = self._write(request, site)

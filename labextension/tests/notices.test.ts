@@ -115,7 +115,17 @@ describe('what happened', () => {
     const [first] = shown({ ...READY, memory_lost: true, recoveries: 1 });
     const [second] = shown({ ...READY, memory_lost: true, recoveries: 2 });
     expect(first.text).toContain('started afresh');
+    expect(first.text).not.toContain('undefined');
     expect(second.key).not.toBe(first.key);
+  });
+
+  it('lost memory is told with what it was lost for', () => {
+    shown(READY);
+    const reason = { code: 'NODE_FAILED', sentence: 'The machine failed.', remedy: null, detail: '', actor: '' };
+    shown({ state: 'starting', reason, recoveries: 1 });
+    shown({ state: 'starting', sentence: '1 of 4 conditions', recoveries: 1 });
+    const [notice] = shown({ ...READY, memory_lost: true, recoveries: 1 }, { ...ALL, starting: false });
+    expect(notice.text).toContain('The machine failed. The kernel was started afresh');
   });
 
   it('is silent where a person chose so', () => {

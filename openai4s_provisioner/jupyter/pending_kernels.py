@@ -153,7 +153,7 @@ class PendingSessions(_Base):
             self.log.info("Kernel %s still waits; its restart has nothing to do.", kernel_id)
             return None
         if start is not None and start.error is not None:
-            self.remove_kernel(kernel_id)
+            await self.shutdown_kernel(kernel_id)  # nothing runs: it only leaves the map, and the server's counts
             return await self.start_kernel(**{**start.asked, "kernel_id": kernel_id})
         return await super().restart_kernel(kernel_id, now=now)  # type: ignore[no-untyped-call]
 
@@ -184,7 +184,8 @@ class PendingSessions(_Base):
         await asyncio.gather(*map(self._give_up, list(self._sessions)))
 
     def remove_kernel(self, kernel_id: str) -> KernelManager:
-        self._sessions.pop(kernel_id, None)
+        if self._sessions.pop(kernel_id, None) is not None:
+            self._kernel_connections.pop(kernel_id, None)
         return super().remove_kernel(kernel_id)
 
     async def _give_up(self, kernel_id: str) -> None:

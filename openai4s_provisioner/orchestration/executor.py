@@ -58,6 +58,8 @@ from .store import Ending, NewEpoch, Queued, Situation, Store, StoreThread, batc
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _ACTOR = "reconciler"
+_FATE_UNKNOWN = "it is not known yet whether the request arrived; it is looked up, and nothing is submitted twice"
+_NOT_SENT = "the place where it is to run does not answer; it is asked again"
 _DIAGNOSTICS_DEADLINE_S = 5.0
 _GONE_FOR_GOOD = 10  # so many times the debounce after its end, "found nowhere" is believed
 _NOT_OVER = frozenset({Observed.PENDING, Observed.RUNNING, Observed.ENDING, Observed.UNKNOWN})
@@ -226,9 +228,14 @@ class Executor:
             await self._store.run(Store.handle_known, allocation.allocation_id, answer.handle)
         elif isinstance(answer, Rejected):
             await self._fail(allocation, answer.reason, answer.sentence, answer.backend_detail)
+        elif isinstance(answer, Unknown) and not answer.was_sent:
+            queued = Queued(_NOT_SENT, answer.backend_detail)
+            await self._store.run(schedule.take_submission_back, allocation.allocation_id, queued)
+            raise CouldNotAsk(answer.backend_detail)  # so that it is asked less and less often
         else:
             detail = answer.backend_detail if isinstance(answer, Unknown) else f"not an answer: {answer!r}"
-            await self._store.run(Store.submit_unknown, allocation.allocation_id, detail, self._clock())
+            args = (allocation.allocation_id, detail, self._clock(), _FATE_UNKNOWN)
+            await self._store.run(Store.submit_unknown, *args)
 
     async def _look_up(self, now: Situation, _: LookUp) -> None:
         asked_at = self._clock()

@@ -58,10 +58,14 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Unknown:
-    """It may or may not have landed. Carries the token, by which it is looked up before anything is sent again."""
+    """It may or may not have landed. Carries the token, by which it is looked up before anything is sent again.
+
+    `was_sent` False is a promise that nothing was: the backend could not even ask, and is tried again.
+    """
 
     token: str
     backend_detail: str = ""
+    was_sent: bool = True
 
 
 SubmitResult = Created | Existing | Rejected | Unknown

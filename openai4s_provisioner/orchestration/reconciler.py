@@ -342,6 +342,7 @@ class Reconciler:
         self._pace.failed(f"{type(error).__name__}: {error}", self._clock())
         pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failures - 1, 10))
         self._pauses[workload_id] = _Pause(failures, f"{type(error).__name__}: {error}", self._clock_s() + pause)
+        self._changes.announce(workload_id)  # why it waits may have been written down
         if isinstance(error, CouldNotAsk):
             _log.warning("workload %s waits %g s: %s", workload_id, pause, error)
         else:

@@ -199,6 +199,20 @@ class BackendThatLosesEverySubmission(ObedientBackend):
 
 
 @dataclass
+class BackendThatCannotEvenSend(ObedientBackend):
+    """While `silent`, nothing leaves this machine, and it knows that."""
+
+    silent: bool = True
+    refusals: int = 0
+
+    async def submit(self, request: AllocationRequest) -> SubmitResult:
+        if self.silent:
+            self.refusals += 1
+            return Unknown(request.token, "no route", was_sent=False)
+        return await super().submit(request)
+
+
+@dataclass
 class BackendThatAnswersGarbage(ObedientBackend):
     """The submission arrives; what comes back is no answer at all."""
 

@@ -25,6 +25,7 @@ from openai4s_provisioner.orchestration.ports import (
     Observed,
     SessionIsolationProvider,
     SubmitResult,
+    WalltimeExtender,
 )
 from openai4s_provisioner.orchestration.reasons import Reason
 
@@ -75,6 +76,13 @@ class BackendWithAQueue:
     async def find_by_token(self, token: str) -> ExternalHandle | None:
         known = token in self._waiting or await self._inner.find_by_token(token) is not None
         return ExternalHandle(NAME, token) if known else None
+
+    def can_extend(self, profile: ResourceProfile) -> bool:
+        return isinstance(self._inner, WalltimeExtender) and self._inner.can_extend(profile)
+
+    async def extend(self, handle: ExternalHandle, profile: ResourceProfile, seconds: int) -> float:
+        assert isinstance(self._inner, WalltimeExtender)
+        return await self._inner.extend(self._inner_handle(handle.value), profile, seconds)
 
     async def diagnostics(self, handle: ExternalHandle) -> Diagnostics:
         if handle.value in self._waiting:

@@ -70,6 +70,12 @@ backend = "queue"
 display_name = "short session"
 walltime_s = 12
 
+[profiles.brief]
+backend = "queue"
+display_name = "brief session"
+walltime_s = 60
+max_walltime_s = 7200
+
 [profiles.hasty]
 backend = "queue"
 display_name = "hasty session"
@@ -96,7 +102,7 @@ def lab(run_mark: str) -> Iterator[Lab]:
     """One JupyterLab for most tests: one allocation at a time, so that a second session waits."""
     root = Path(tempfile.mkdtemp(prefix="o4s-", dir="/tmp"))
     server = Lab(make_place(root), CLUSTER)
-    server.install_kernels(("default", "long", "folder", "short", "hasty"))
+    server.install_kernels(("default", "long", "folder", "short", "brief", "hasty"))
     try:
         server.start()
         yield server
@@ -107,10 +113,8 @@ def lab(run_mark: str) -> Iterator[Lab]:
 
 @pytest.fixture
 def open_lab(lab: Lab, page: Page, wait_until: Callable[..., Any]) -> Iterator[Notebook]:
-    """The page of the shared server, and an empty server again afterwards."""
-    opened = Notebook(page, lab)
-    opened.load()
-    yield opened
+    """A page for the shared server, nothing loaded yet; an empty server again afterwards."""
+    yield Notebook(page, lab)
     page.goto("about:blank")
     lab.shut_everything_down()
     wait_until(lambda: not lab.alive(), "every session has ended", 40)

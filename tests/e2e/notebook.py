@@ -76,10 +76,10 @@ class Notebook:
         expect(panel.locator(".openai4s-Panel-content")).to_be_visible()
         return panel
 
-    def close_error(self, words: str) -> None:
-        """Jupyter's own dialog about a start that failed; it has our sentence."""
+    def close_dialog(self, words: str) -> None:
+        """Jupyter's own dialog, about a start that failed (it has our sentence) or a kernel that is started again."""
         dialog = self.page.locator(".jp-Dialog")
-        expect(dialog).to_contain_text(words)
+        expect(dialog).to_contain_text(words, timeout=60 * SECOND)
         dialog.locator(".jp-mod-accept").click()
 
     def toast(self, words: str) -> Locator:

@@ -13,6 +13,7 @@ from .notebook import Notebook
 
 AXE = REPOSITORY / "labextension" / "node_modules" / "axe-core" / "axe.min.js"
 MOST_KB = 60
+THEME = "theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })"
 SERIOUS = {"serious", "critical"}
 
 
@@ -33,7 +34,7 @@ def test_axe_finds_nothing_serious_in_panel_and_dialog(open_lab: Notebook, theme
     open_lab.lab.write_notebook("access.ipynb", "default")
     open_lab.load("access.ipynb")
     open_lab.expect_ready()
-    page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
+    page.evaluate(THEME, theme)
     expect(page.locator(f'body[data-jp-theme-name="{theme}"]')).to_have_count(1)
     open_lab.show_panel()
     found = violations(page, "#openai4s-panel")
@@ -44,6 +45,8 @@ def test_axe_finds_nothing_serious_in_panel_and_dialog(open_lab: Notebook, theme
     expect(page.locator(".openai4s-Form")).to_be_visible()
     found += violations(page, ".openai4s-Form")
     page.keyboard.press("Escape")
+    page.evaluate(THEME, "JupyterLab Light")  # the choice is kept on the server
+    expect(page.locator('body[data-jp-theme-name="JupyterLab Light"]')).to_have_count(1)
     assert not found, "\n".join(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from playwright.sync_api import expect
 
 from checks.parts.leftovers import processes_of
+from checks.parts.suite import FULL_LENGTH
+from openai4s_provisioner.orchestration.reasons import Reason
 
 from .notebook import SECOND, Notebook
 
@@ -63,14 +66,17 @@ def test_a_session_that_ends_for_good_says_why(
     picture(open_lab.page, f"ended-{end.__name__.replace('_', '-')}")
 
 
-@pytest.mark.parametrize("reason", ["PREEMPTED", "NODE_FAILED"])
+@pytest.mark.parametrize("reason", ["PREEMPTED", "NODE_FAILED"] if os.environ.get(FULL_LENGTH) else ["NODE_FAILED"])
 def test_a_session_whose_place_is_lost_comes_back_and_says_that_its_memory_is_gone(
     open_lab: Notebook, reason: str, picture: Callable[..., None]
 ) -> None:
     ready(open_lab, f"{reason.lower()}.ipynb")
     open_lab.run("x = 41")
     open_lab.lab.end_what_runs(reason)
-    expect(open_lab.toast("started afresh")).to_be_visible(timeout=60 * SECOND)
+    open_lab.close_dialog("Kernel Restarting")
+    told = open_lab.toast("started afresh")
+    expect(told).to_be_visible(timeout=60 * SECOND)
+    expect(told).to_contain_text(Reason(reason).what_happened)
     open_lab.expect_ready(90)
     open_lab.run("x + 1")
     expect(open_lab.outputs.last).to_contain_text("NameError", timeout=30 * SECOND)
@@ -81,8 +87,24 @@ def test_a_session_whose_place_is_lost_comes_back_and_says_that_its_memory_is_go
 def test_a_kernel_that_exits_says_that_its_memory_is_gone(open_lab: Notebook) -> None:
     ready(open_lab, "exit.ipynb")
     open_lab.run("import os; os._exit(3)")
-    expect(open_lab.toast("started afresh")).to_be_visible(timeout=60 * SECOND)
+    open_lab.close_dialog("Kernel Restarting")
+    told = open_lab.toast("started afresh")
+    expect(told).to_be_visible(timeout=60 * SECOND)
+    expect(told).to_contain_text("exit code 3")
     open_lab.expect_ready()
+
+
+def test_a_session_whose_time_runs_out_is_warned_of_and_can_be_extended(
+    open_lab: Notebook, picture: Callable[..., None], wait_until: WaitUntil
+) -> None:
+    ready(open_lab, "brief.ipynb", "brief")
+    warning = open_lab.toast("machine's time ends")
+    expect(warning).to_be_visible(timeout=30 * SECOND)
+    picture(open_lab.page, "walltime-warning")
+    before = open_lab.lab.alive()[0]["walltime_ends_at"]
+    open_lab.press(warning, "Extend")
+    wait_until(lambda: open_lab.lab.alive()[0]["walltime_ends_at"] > before, "the session is extended", 10)
+    expect(warning).to_have_count(0, timeout=20 * SECOND)
 
 
 def test_keep_keeps_an_idle_session_and_without_it_it_is_released_and_can_be_started_again(

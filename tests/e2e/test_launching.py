@@ -18,6 +18,7 @@ def test_a_notebook_gets_a_kernel_of_the_size_that_was_chosen_and_remembers_it(
     open_lab: Notebook, picture: Callable[..., None]
 ) -> None:
     page = open_lab.page
+    open_lab.load()
     page.locator(".jp-LauncherCard").filter(has_text="New cluster notebook").click()
     dialog = page.locator(".jp-Dialog")
     dialog.get_by_label("Profile").select_option("long")
@@ -49,6 +50,7 @@ def test_a_notebook_gets_a_kernel_of_the_size_that_was_chosen_and_remembers_it(
 
 def test_more_than_the_profile_allows_is_refused_beside_the_field(open_lab: Notebook) -> None:
     page = open_lab.page
+    open_lab.load()
     page.locator(".jp-LauncherCard").filter(has_text="New cluster notebook").click()
     dialog = page.locator(".jp-Dialog")
     dialog.get_by_label("Profile").select_option("long")

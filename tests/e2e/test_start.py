@@ -25,6 +25,7 @@ WATCH = """
 def test_a_card_becomes_a_kernel_and_every_condition_comes_true_in_order(
     open_lab: Notebook, picture: Callable[..., None]
 ) -> None:
+    open_lab.load()
     open_lab.page.evaluate(WATCH)
     open_lab.start("local session")
     open_lab.run("1+1")

@@ -73,7 +73,9 @@ def by_shutting_the_kernel_down(page: Notebook) -> None:
     item.locator(".jp-RunningSessions-itemShutdown").click()
 
 
-WAYS = [by_the_toast, by_the_panel, by_closing_the_notebook, by_shutting_the_kernel_down]
+WAYS = [by_the_toast, by_shutting_the_kernel_down]
+if os.environ.get(FULL_LENGTH):
+    WAYS += [by_the_panel, by_closing_the_notebook]
 
 
 @pytest.mark.parametrize("give_up", WAYS)
@@ -147,7 +149,7 @@ def test_a_workspace_that_is_missing_is_named(
     shutil.move(open_lab.lab.place.work / "folder", open_lab.lab.place.root / "moved")
     occupied()
     open_lab.expect_ended("cannot use the workspace folder")
-    open_lab.close_error("cannot use the workspace folder")
+    open_lab.close_dialog("cannot use the workspace folder")
     open_lab.show_panel()
     picture(open_lab.page, "workspace-missing")
 

@@ -18,6 +18,7 @@ from openai4s_provisioner.orchestration.steady_clock import SteadyClock
 from openai4s_provisioner.testing.control_lab import OWNER, ControlLab, in_lab
 from openai4s_provisioner.testing.faulty_backends import (
     BackendThatCannotBeAsked,
+    BackendThatCannotEvenSend,
     BackendThatForgetsOnce,
     BackendThatHangsForEver,
     BackendThatPurgesWhatEnded,
@@ -39,6 +40,46 @@ def clock() -> ManualClock:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openai4s_provisioner.orchestration.reconciler._FIRST_PAUSE_S", 0.0)
+
+
+# -- submitting --------------------------------------------------------------------------------------------------------
+
+
+def test_what_could_not_even_be_sent_is_no_attempt_and_is_sent_once_in_the_end(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    backend = BackendThatCannotEvenSend(clock)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.open("k1")
+        for _ in range(20):
+            await lab.turns()
+        waiting = (await lab.situation(opened)).allocation
+        assert backend.refusals > 10
+        assert (waiting.submit_attempts, waiting.submit_unknown_since) == (0, None)
+        assert "does not answer" in waiting.waiting
+        backend.silent = False
+        await lab.turns(2)
+        allocation = (await lab.situation(opened)).allocation
+        assert (backend.submits, allocation.submit_attempts, allocation.waiting) == (1, 1, "")
+
+    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+
+
+def test_a_stop_before_anything_was_sent_ends_at_once(tmp_path: Path, clock: ManualClock) -> None:
+    backend = BackendThatCannotEvenSend(clock)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.open("k1")
+        await lab.turns(2)
+        await lab.sessions.release_kernel("k1", OWNER)
+        await lab.turns(2)
+        assert (await lab.situation(opened)).workload.phase is Phase.CANCELLED
+        backend.silent = False
+        await lab.turns(2)
+        assert backend.submits == 0
+
+    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
 
 
 # -- observing ---------------------------------------------------------------------------------------------------------

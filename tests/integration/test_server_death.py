@@ -68,7 +68,7 @@ def test_the_next_server_settles_what_a_killed_one_left(
     holder = _holder(session_kernel, work)
     holder.kill()
     holder.communicate()
-    assert _phase_and_reason(place.root)[0] == "ACTIVE"
+    assert _phase_and_reason(place.root)[0] in {"GRANTED", "ACTIVE"}, "that all is ready is noted a moment later"
     following = _holder(session_kernel, work, "km.shutdown_kernel()")
     following.communicate("\n", timeout=60)
     assert following.returncode == 0

@@ -321,6 +321,12 @@ class Cluster:
         """Whether the controller can be asked now."""
         return "UP" in self.run(["scontrol", "ping"]).stdout
 
+    def can_connect(self, place: str, address: str, port: int) -> bool:
+        """Whether a program at `place`, "login" or a node, gets a TCP connection there."""
+        code = f"import socket; socket.create_connection(({address!r}, {port}), timeout=3)"
+        command = [*network.enter(self.layout, place, Account.current()), sys.executable, "-c", code]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
     def wait(
         self, condition: Callable[[], object], what: str, deadline_s: float = _READY_S, daemon: Daemon | None = None
     ) -> None:

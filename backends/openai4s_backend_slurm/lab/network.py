@@ -1,7 +1,7 @@
-"""Network namespaces for a cluster: a login host and four nodes whose firewall lets the login host reach nothing.
+"""Network namespaces for a cluster: a login host and four nodes, with a firewall on each.
 
-Nothing is put into the machine's own network, and every name carries the cluster's tag. The nodes reach the login host
-freely, which is all that a session may need; back, only Slurm's own ports are open.
+Nothing is put into the machine's own network, and every name carries the cluster's tag. Nodes reach two ports of the
+login host: the controller's, and one for sessions. The login host reaches Slurm's own ports on the nodes, no others.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .errors import LabError
 from .shape import NODES, Layout, Ports
 
 PLACES = ("login", *NODES)
+SESSIONS_PORT = 21000  # what a site opens towards its login host
 _SWITCH = "switch"
 _FOLDER = Path("/run/netns")
 _ADDRESSES = (LOGIN_ADDRESS, *NODE_ADDRESSES)
@@ -26,8 +27,7 @@ table inet fw {{
     type filter hook input priority 0; policy drop;
     iif lo accept
     ct state established,related accept
-    ip saddr {nodes} accept
-    ip saddr {login} tcp dport {ports} accept
+    {rule}
     meta l4proto tcp reject with tcp reset
   }}
 }}
@@ -45,13 +45,15 @@ def up(layout: Layout, ports: Ports) -> None:
         _ip(layout, place, "addr", "add", f"{address}/24", "dev", "eth0")
         _ip(layout, place, "link", "set", "eth0", "up")
         _ip(layout, place, "link", "set", "lo", "up")
-    rules = _FIREWALL.format(
-        nodes=f"{NODE_ADDRESSES[0]}-{NODE_ADDRESSES[-1]}",
-        login=LOGIN_ADDRESS,
-        ports=f"{min(ports.nodes)}-{max(ports.nodes)}",
-    )
+    nodes = f"ip saddr {NODE_ADDRESSES[0]}-{NODE_ADDRESSES[-1]}"
+    own = f"ip saddr {LOGIN_ADDRESS} tcp dport {min(ports.nodes)}-{max(ports.nodes)} accept"
     for node in NODES:
-        _run("nsenter", f"--net={_FOLDER}/{_name(layout, node)}", "nft", "-f", "-", text_in=rules)
+        _protect(layout, node, f"{nodes} accept\n    {own}")
+    _protect(layout, "login", f"{nodes} tcp dport {{ {ports.controller}, {SESSIONS_PORT} }} accept")
+
+
+def _protect(layout: Layout, place: str, rule: str) -> None:
+    _run("nsenter", f"--net={_FOLDER}/{_name(layout, place)}", "nft", "-f", "-", text_in=_FIREWALL.format(rule=rule))
 
 
 def down(layout: Layout) -> None:

@@ -49,11 +49,14 @@ _PROOFS: dict[Path, bytes] = {}  # by home
 class Home:
     """Use as a context manager: it is made, and removed with everything in it."""
 
-    def __init__(self, user: Any, cluster: Cluster, profile: str, backend: str = "", **clocks: Any) -> None:
+    def __init__(
+        self, user: Any, cluster: Cluster, profile: str, backend: str = "", ports: str = "21000-21999", **clocks: Any
+    ) -> None:
         """`profile` and `backend`: lines of those tables. `clocks`: of the control plane, in seconds;
         `limits`: lines of that table."""
         self._user = user
         self._cluster = cluster
+        self._ports = ports
         self.root = _free_home(Path(user.home), cluster.layout.tag)
         values: dict[str, Any] = {
             "period_s": 0.5,
@@ -75,7 +78,7 @@ class Home:
             **made.env,
             "TMPDIR": "/tmp",  # as on any login host: nodes have another one
             "OPENAI4S_CLUSTER_TOML": str(self.root / "cluster.toml"),
-            "OPENAI4S_WORKER_LISTEN": f"{self._cluster.login_address}:21000-21999",
+            "OPENAI4S_WORKER_LISTEN": f"{self._cluster.login_address}:{self._ports}",
             "JUPYTER_PATH": f"{sys.prefix}/share/jupyter",
             "VIRTUAL_ENV": sys.prefix,
             **self._cluster.client_environment(),

@@ -30,11 +30,14 @@ class PersonError(Exception):
 class Person:
     """Use as a context manager. Every method that asks waits for the answer, within a deadline."""
 
-    def __init__(self, user: Any, cluster: Cluster, profile: str, backend: str = "", **clocks: float) -> None:
-        self._home = Home(user, cluster, profile, backend, **clocks)
+    def __init__(
+        self, user: Any, cluster: Cluster, profile: str, backend: str = "", ports: str = "21000-21999", **clocks: Any
+    ) -> None:
+        self._home = Home(user, cluster, profile, backend, ports, **clocks)
         self.events: list[dict[str, Any]] = []
         self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
         self._numbers = itertools.count(1)
+        self._printed: dict[int, list[str]] = {}
         self._process: subprocess.Popen[str] | None = None
         self._listener = threading.Thread(target=self._listen, daemon=True)
 
@@ -96,6 +99,13 @@ class Person:
         self.ask("start", timeout_s)
         self.ask("connect")
 
+    def printed(self, number: int, text: str, deadline_s: float = 60.0) -> None:
+        """Wait until the code that runs under this order has printed `text`."""
+        deadline = time.monotonic() + deadline_s
+        while text not in "".join(self._printed.get(number, [])):
+            assert time.monotonic() < deadline, f"not printed within {deadline_s:g} s: {text}; {self.story()}"
+            time.sleep(0.02)
+
     def terminal(self, *words: str) -> subprocess.Popen[str]:
         """``jupyter openai4s`` in another window of the same person, in their folder."""
         pipe = subprocess.PIPE
@@ -142,7 +152,9 @@ class Person:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             said: Mapping[str, Any] = json.loads(line)
-            if "event" in said:
+            if "printed" in said:
+                self._printed.setdefault(said["id"], []).append(said["printed"])
+            elif "event" in said:
                 self.events.append(said["event"] | {"at": time.monotonic()})
             else:
                 self._answers[said["id"]].put(dict(said))

@@ -29,6 +29,7 @@ from openai4s_provisioner.orchestration.store.sqlite import FILE_NAME
 from openai4s_provisioner.parts import load_site_config
 
 _ANSWER_S = 60.0
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 class _Manager(AsyncIOLoopKernelManager):
@@ -40,10 +41,12 @@ class Person:
         config = load_site_config(OpenAI4S().frozen())
         self._profile = config.profiles[config.default_profile]
         kernel = kernelspecs.install(KernelSpecManager(), "python3", self._profile).name
+        self._client: AsyncKernelClient | None = None
+        self._printed: list[str] = []
+        self._kernel = kernel
         self._manager = _Manager(kernel_name=kernel)
         self._manager.event_logger = EventLogger()
         self._manager.event_logger.add_listener(schema_id=SCHEMA_ID, listener=self._heard)
-        self._client: AsyncKernelClient | None = None
         self._starting: asyncio.Future[Any] | None = None
 
     async def _heard(self, logger: EventLogger, schema_id: str, data: Mapping[str, Any]) -> None:
@@ -84,17 +87,51 @@ class Person:
         found = reply["content"]["user_expressions"]["v"]
         return str(found["data"]["text/plain"] if found["status"] == "ok" else found["ename"])
 
-    async def run(self, code: str, timeout_s: float = _ANSWER_S) -> dict[str, Any]:
-        """Execute to the end: how it ended, and what it printed."""
+    async def run(self, number: int, code: str, timeout_s: float = _ANSWER_S) -> dict[str, Any]:
+        """Execute to the end: how it ended, and what it printed, which is also said as it comes."""
         assert self._client is not None
-        printed: list[str] = []
+        self._printed = printed = []
 
         def heard(message: dict[str, Any]) -> None:
             if message["msg_type"] == "stream":
                 printed.append(message["content"]["text"])
+                say({"id": number, "printed": printed[-1]})
 
         reply = await self._client.execute_interactive(code, timeout=timeout_s, output_hook=heard)
         return {"status": reply["content"]["status"], "printed": "".join(printed)}
+
+    async def printed(self) -> str:
+        """What the cell that runs now, or ran last, has printed so far."""
+        return "".join(self._printed)
+
+    async def notebook(self, way: str) -> dict[str, Any]:
+        """The bundled notebook in an ordinary kernel, then in a session: how what they say differs."""
+        from checks.parts.notebook import Conditions, run_notebook
+        from checks.parts.transcript import differences
+
+        notebook = REPOSITORY / "demo" / "session.ipynb"
+        expected, _, _ = await asyncio.to_thread(run_notebook, notebook, "python3", Path.cwd())
+        met = None
+        if way == "nbclient":
+            conditions = Conditions(lambda text: None)
+            actual, _, _ = await asyncio.to_thread(run_notebook, notebook, self._kernel, Path.cwd(), conditions)
+            met = len(conditions.seconds)
+        else:
+            actual = await self._in_a_server(notebook)
+        found = list(differences(expected, actual))
+        return {"differences": found[:10], "messages": actual.messages, "conditions": met}
+
+    async def _in_a_server(self, notebook: Path) -> Any:
+        from checks.parts.server import running_server
+        from checks.parts.ways import run_in_channels
+
+        async with running_server(Path.cwd(), Path.cwd().parent / "server.log") as server:
+            session = await server.open_session(self._kernel, "session.ipynb")
+            async with server.channels(session["kernel"]["id"]) as channels:
+                transcript = await run_in_channels(notebook, channels)
+            gone = await server.ask("DELETE", f"api/sessions/{session['id']}")
+            assert gone.code == 204, gone.body
+            return transcript
 
     async def interrupt(self) -> None:
         await self._manager.interrupt_kernel()
@@ -135,6 +172,8 @@ def say(line: Mapping[str, Any]) -> None:
 
 async def _obey(person: Person, order: dict[str, Any]) -> None:
     number, name = order.pop("id"), order.pop("do")
+    if name == "run":
+        order["number"] = number
     try:
         say({"id": number, "answer": await getattr(person, name)(**order)})
     except asyncio.CancelledError:
@@ -157,5 +196,6 @@ async def _live() -> None:
 
 
 if __name__ == "__main__":
+    sys.path.append(str(REPOSITORY))  # for the checks' own ways to run a notebook
     os.chdir(Path(sys.argv[1]))
     asyncio.run(_live())

@@ -318,12 +318,12 @@ def test_a_running_session_does_not_notice(cluster: Cluster, new_person: NewPers
 def test_asked_for_while_nobody_answers(
     either_cluster: Cluster, new_person: NewPerson, wait_until: Any, how: str
 ) -> None:
-    """What was sent may have landed: one job, whatever was answered."""
+    """Nothing is sent before it can be asked whether it was: one job, as soon as somebody answers."""
     cluster = either_cluster
     person = new_person(cluster)
     with unreachable(cluster, how):
         start = person.begin("start")
-        wait_until(person.complaints, "the log to say that nobody answers", A_WHILE_S)
+        person.heard(lambda event: "does not answer" in event["sentence"], "that nobody answers", A_WHILE_S)
     person.answer(start, 3 * A_WHILE_S)
     person.ask("connect")
     assert person.value("6 * 7") == "42"
@@ -359,3 +359,37 @@ def test_accounting_that_is_away_changes_nothing(
         person.ended("USER_CANCELLED", A_WHILE_S)
         nothing_left(cluster, wait_until)
     assert len(jobs(cluster)) == 1
+
+
+# -- answers that are lost --------------------------------------------------------------------------------------------
+
+HELD = """#!/bin/sh
+touch {mark}.asked
+while [ -e {mark}.hold ]; do sleep 0.05; done
+exec sbatch "$@"
+"""
+
+
+def test_a_controller_that_hangs_while_a_job_is_handed_in(
+    either_cluster: Cluster, ordinary_user: Any, wait_until: Any
+) -> None:
+    """The submission is on its way when the controller stops listening: its answer is lost, and it lands later."""
+    cluster, mark = either_cluster, ordinary_user.home / "sbatch"
+    wrapper = ordinary_user.home / "held-sbatch"
+    wrapper.write_text(HELD.format(mark=mark))
+    wrapper.chmod(0o755)
+    hold, asked = Path(f"{mark}.hold"), Path(f"{mark}.asked")
+    with Person(ordinary_user, cluster, ANYWHERE, f'commands = {{ sbatch = "{wrapper}" }}', **CLOCKS) as person:
+        assert person.ask("prove") == ""
+        cluster.count_from_here()
+        asked.unlink()
+        hold.touch()
+        start = person.begin("start")
+        wait_until(asked.exists, "the job to be on its way", A_WHILE_S)
+        with cluster.controller.hung():
+            hold.unlink()
+            person.heard(lambda event: "not known yet" in event["sentence"], "that the outcome is open", A_WHILE_S)
+        person.answer(start, 3 * A_WHILE_S)
+        assert only_running(cluster) == only_job(cluster)
+        person.ask("shut_down")
+        nothing_left(cluster, wait_until)

@@ -63,11 +63,7 @@ export class NoticeBoard {
       const seen = this._seen.get(session.workload_id);
       const isHere = session.kernels.some(kernel => isOpenHere(kernel.kernel_id));
       if (session.state !== 'ended') {
-        this._seen.set(session.workload_id, {
-          wasStarting: (seen?.wasStarting ?? false) || (session.state === 'starting' && isHere),
-          recoveries: seen?.recoveries ?? session.recoveries,
-          memoryLost: seen?.memoryLost ?? session.memory_lost
-        });
+        this._seen.set(session.workload_id, look(session, seen, isHere));
       }
       if (choice.starting && isHere) {
         notices.push(...this._start(session, now));
@@ -165,8 +161,9 @@ export class NoticeBoard {
       return [];
     }
     const text = trans.__(
-      '%1: the kernel was started afresh. Variables and imports are gone; run your cells again from the top.',
-      title(session)
+      '%1: %2 The kernel was started afresh: variables and imports are gone. Run your cells again from the top.',
+      title(session),
+      seen.cause
     );
     const actions = [this._show()];
     const key = `lost:${session.workload_id}:${session.recoveries}`;
@@ -196,6 +193,29 @@ export class NoticeBoard {
     return { name: 'show', label: trans.__('Details'), caption: trans.__('Show this session in the panel') };
   }
 
-  private readonly _seen = new Map<string, { wasStarting: boolean; recoveries: number; memoryLost: boolean }>();
+  private readonly _seen = new Map<string, ISeen>();
   private readonly _walltimeWarned = new Set<string>();
+}
+
+/** What was seen of a session so far. */
+interface ISeen {
+  wasStarting: boolean;
+  wasReady: boolean;
+  recoveries: number;
+  memoryLost: boolean;
+  /** What was said first when it was no longer ready: why its memory will be lost. */
+  cause: string;
+}
+
+function look(session: ISession, seen: ISeen | undefined, isHere: boolean): ISeen {
+  const isReady = session.state === 'ready';
+  const fell = seen?.wasReady && !isReady && seen.cause === '';
+  const recovered = isReady && !session.memory_lost;
+  return {
+    wasStarting: (seen?.wasStarting ?? false) || (session.state === 'starting' && isHere),
+    wasReady: (seen?.wasReady ?? false) || isReady,
+    recoveries: seen?.recoveries ?? session.recoveries,
+    memoryLost: seen?.memoryLost ?? session.memory_lost,
+    cause: fell ? (session.reason?.sentence ?? session.sentence) : recovered ? '' : (seen?.cause ?? '')
+  };
 }

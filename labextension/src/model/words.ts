@@ -31,11 +31,11 @@ export function secondsUntil(time: string | null, now: Date): number | null {
   return time === null ? null : (Date.parse(time) - now.getTime()) / 1000;
 }
 
-/** The hour and minute of this person's clock, with the day when it is not today. */
+/** The hour and minute of this person's clock, with the day when it is neither today nor near. */
 export function clock(time: string, now: Date): string {
   const then = new Date(time);
-  const isToday = then.toDateString() === now.toDateString();
-  return isToday
+  const isNear = Math.abs(then.getTime() - now.getTime()) < (DAY / 2) * 1000;
+  return isNear || then.toDateString() === now.toDateString()
     ? then.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' })
     : then.toLocaleString([], { weekday: 'short', day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit' });
 }
@@ -104,7 +104,13 @@ export function badgeText(session: ISession, now: Date, trans: TranslationBundle
     case 'ready':
       return trans.__('Ready: %1', session.profile_display_name);
     case 'starting':
-      return (session.missing === 'allocation_granted' && queueText(session.waiting, now, trans)) || session.sentence;
+      // While it comes back, the sentence says what it was lost for.
+      return (
+        (session.missing === 'allocation_granted' &&
+          session.recoveries === 0 &&
+          queueText(session.waiting, now, trans)) ||
+        session.sentence
+      );
     default:
       return session.sentence;
   }

@@ -65,21 +65,23 @@ export function Card(props: ICardProps): React.JSX.Element {
 
 function Told({ workload, now, trans }: ICardProps): React.JSX.Element {
   const reason = workload.reason;
-  const isPlain = workload.kind === 'SESSION' && workload.state === 'ready' && reason === null;
+  const isSession = workload.kind === 'SESSION';
+  const isLost = isSession && workload.memory_lost && workload.state === 'ready';
+  const isPlain = isSession && workload.state === 'ready';
   return (
     <>
-      {workload.kind === 'SESSION' && workload.memory_lost && workload.state !== 'ended' && (
+      {isLost && (
         <p className="openai4s-Card-warning">
           {trans.__('The kernel was started afresh: its variables are gone. Run your cells again from the top.')}
         </p>
       )}
       {!isPlain && (
         <p className="openai4s-Card-sentence">
-          {workload.kind === 'SESSION' ? badgeText(workload, now, trans) : (reason?.sentence ?? workload.sentence)}
+          {isSession ? badgeText(workload, now, trans) : (reason?.sentence ?? workload.sentence)}
         </p>
       )}
       {workload.state === 'starting' && workload.waiting && <Waiting workload={workload} now={now} trans={trans} />}
-      {reason?.remedy && <p className="openai4s-Card-remedy">{trans.__('What to do: %1', reason.remedy)}</p>}
+      {reason?.remedy && !isLost && <p className="openai4s-Card-remedy">{trans.__('What to do: %1', reason.remedy)}</p>}
       {(reason?.detail || workload.detail) && (
         <details className="openai4s-Card-detail">
           <summary>{trans.__('In detail')}</summary>
@@ -173,7 +175,9 @@ function timeLeft(workload: ISession | IBatch, now: Date, trans: TranslationBund
   if (workload.kind === 'SESSION' && workload.lease_ends_at !== null) {
     const lease = secondsUntil(workload.lease_ends_at, now) ?? 0;
     const end = clock(workload.lease_ends_at, now);
-    lines.push([trans.__('Released if idle'), trans.__('in %1 (at %2)', duration(lease, trans), end)]);
+    const isIdle = workload.kernels.some(kernel => kernel.lease?.idle_ends_at === workload.lease_ends_at);
+    const name = isIdle ? trans.__('Released if idle') : trans.__('Longest life');
+    lines.push([name, trans.__('%1 (until %2)', duration(lease, trans), end)]);
   }
   return lines;
 }

@@ -111,11 +111,16 @@ WHERE allocation_id = :allocation_id AND phase = 'SUBMITTING' AND handle IS NULL
               AND w.desired = 'RUNNING' AND w.owner_daemon = :daemon_id);
 
 -- name: submit_unknown
-UPDATE allocation SET submit_unknown_since = :now, backend_detail = :backend_detail
+UPDATE allocation SET submit_unknown_since = :now, waiting = :waiting, backend_detail = :backend_detail
 WHERE allocation_id = :allocation_id AND phase = 'SUBMITTING' AND handle IS NULL;
 
+-- name: take_submission_back
+UPDATE allocation SET submit_unknown_since = NULL, submit_attempts = submit_attempts - 1,
+    waiting = :waiting, backend_detail = :backend_detail
+WHERE allocation_id = :allocation_id AND phase = 'SUBMITTING' AND handle IS NULL AND submit_unknown_since IS NOT NULL;
+
 -- name: set_handle
-UPDATE allocation SET handle = :handle, submit_unknown_since = NULL, phase = :phase
+UPDATE allocation SET handle = :handle, submit_unknown_since = NULL, phase = :phase, waiting = ''
 WHERE allocation_id = :allocation_id AND phase = :before;
 
 -- name: set_allocation_phase

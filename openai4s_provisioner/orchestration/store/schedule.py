@@ -69,3 +69,13 @@ def extended(store: Store, allocation: Allocation, ends_at: float, seconds: int,
 
 def _end_of(allocation: Allocation, warn_s: float) -> End:
     return End(allocation.workload_id, allocation.ends_at, allocation.end_warned_for, allocation.granted_at, warn_s)
+
+
+def take_submission_back(store: Store, allocation_id: str, queued: Queued) -> None:
+    """Nothing was sent after all: its fate is as known as before, and it counts for no attempt."""
+    store.db.write(
+        "take_submission_back",
+        allocation_id=allocation_id,
+        waiting=queued.waiting[:_MAX_WORDS],
+        backend_detail=queued.backend_detail[:_MAX_WORDS],
+    )

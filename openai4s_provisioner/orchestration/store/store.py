@@ -143,9 +143,10 @@ class Store:
             )
             return begun == 1
 
-    def submit_unknown(self, allocation_id: str, backend_detail: str, now: float) -> None:
+    def submit_unknown(self, allocation_id: str, backend_detail: str, now: float, waiting: str = "") -> None:
         """The call came back without an answer: the settle window begins now."""
-        self.db.write("submit_unknown", allocation_id=allocation_id, backend_detail=_bounded(backend_detail), now=now)
+        said = {"waiting": waiting, "backend_detail": _bounded(backend_detail)}
+        self.db.write("submit_unknown", allocation_id=allocation_id, now=now, **said)
 
     def handle_known(self, allocation_id: str, handle: ExternalHandle) -> None:
         with self.db.transaction():

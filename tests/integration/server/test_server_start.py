@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,7 @@ async def test_other_kernels_start_and_block_as_without_us(
         await server.open_session(queue.kernel, "a.ipynb")
         await until(lambda: waits(server), "a session is in the queue")
         listing = len(json.loads((await server.ask("GET", "api/kernels")).body))
+        began = time.monotonic()
         starting = asyncio.ensure_future(server.ask("POST", "api/kernels", {"name": "slow"}))
 
         async def is_listed() -> bool:
@@ -95,6 +97,7 @@ async def test_other_kernels_start_and_block_as_without_us(
         while not starting.done():
             assert not await is_listed() or starting.done(), "it is listed once it has started, and not before"
             await asyncio.sleep(0.1)
+        assert time.monotonic() - began > 2, "its start answers when it has started"
         kernel = json.loads(starting.result().body)
         async with server.channels(kernel["id"]) as channels:
             assert (await channels.execute("1+1"))["status"] == "ok"

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from jupyter_client.kernelspec import KernelSpecManager
+from tornado.httpclient import HTTPError
 
 from checks.parts.server import Server
 
@@ -158,6 +159,41 @@ async def test_two_starts_for_one_notebook_end_with_one_allocation(
         assert len(queue.submissions) == 1
         assert len(await sessions(server)) == 1
         assert server.stop() == 0
+
+
+async def test_jupyterlab_s_double_start_ends_with_one_allocation(
+    queue: Queue, start_server: StartServer, no_process_left: Any
+) -> None:
+    """A cell run just after a notebook was opened makes JupyterLab start twice. Each start is for a path of its own,
+    and the one that was overtaken is shut down as soon as it is answered."""
+    async with start_server() as server:
+        starts = [await server.open_session(queue.kernel, f"{name}.ipynb") for name in ("1-uuid", "2-uuid")]
+        assert (await server.ask("DELETE", f"api/sessions/{starts[0]['id']}")).code == 204
+        renamed = await server.ask("PATCH", f"api/sessions/{starts[1]['id']}", {"path": "a.ipynb", "name": "a.ipynb"})
+        assert json.loads(renamed.body)["kernel"]["id"] == starts[1]["kernel"]["id"]
+        queue.open()
+        await until(lambda: _is_idle(server, starts[1]["kernel"]["id"]), "the other one starts")
+
+        async def one_is_left() -> bool:
+            return [state for state, _ in await states(server) if state != "ended"] == ["ready"]
+
+        await until(one_is_left, "one session is left")
+        assert server.stop() == 0
+
+
+async def test_with_blocking_starts_a_server_that_ends_leaves_nothing_queued_either(
+    queue: Queue, start_server: StartServer, no_process_left: Any
+) -> None:
+    async with start_server("--OpenAI4S.pending_kernels=False") as server:
+        asked = asyncio.ensure_future(server.open_session(queue.kernel, "a.ipynb"))
+        await until(lambda: waits(server), "it is in the queue")
+        assert not asked.done()
+        assert json.loads((await server.ask("GET", "api/kernels")).body) == []
+        assert await asyncio.to_thread(server.stop) == 0
+        with pytest.raises((RuntimeError, OSError, HTTPError)):
+            await asked
+    async with start_server() as server:
+        assert await states(server) == [("ended", "USER_CANCELLED")]
 
 
 async def test_the_culler_neither_takes_a_queued_kernel_nor_hangs_on_it(

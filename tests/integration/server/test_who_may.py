@@ -57,12 +57,10 @@ async def answers(server: Server, headers: Mapping[str, str], verb: str | None =
     return {each: answer.code for each, answer in zip(asked, got, strict=True)}
 
 
-async def cookies_of(server: Server) -> tuple[str, str]:
-    """What a browser holds after it was let in: its cookies, and the XSRF token among them."""
-    answer = await AsyncHTTPClient().fetch(
-        HTTPRequest(f"{server._url}tree?token={server._headers['Authorization'].split()[1]}", follow_redirects=False),
-        raise_error=False,
-    )
+async def cookies_of(server: Server, page: str) -> tuple[str, str]:
+    """What a browser holds after it has seen this page: its cookies, and the XSRF token among them."""
+    request = HTTPRequest(f"{server._url}{page}", follow_redirects=False)
+    answer = await AsyncHTTPClient().fetch(request, raise_error=False)
     pairs = [line.partition(";")[0] for line in answer.headers.get_list("Set-Cookie")]
     xsrf = next((pair.partition("=")[2] for pair in pairs if pair.startswith("_xsrf=")), "")
     return "; ".join(pairs), xsrf
@@ -70,10 +68,12 @@ async def cookies_of(server: Server) -> tuple[str, str]:
 
 async def test_strangers_are_refused_everywhere_and_a_cookie_needs_the_xsrf_token(place: Any, work: Path) -> None:
     async with running_server(work, place.root / "server.log") as server:
-        for headers in ({}, {"Authorization": "token wrong"}):
+        cookies, xsrf = await cookies_of(server, "login")
+        assert xsrf, "so that it is not for the XSRF token that a stranger is refused"
+        for headers in ({}, {"Authorization": "token wrong"}, {"Cookie": cookies, "X-XSRFToken": xsrf}):
             refused = await answers(server, headers)
             assert set(refused.values()) == {403}, refused
-        cookies, xsrf = await cookies_of(server)
+        cookies, xsrf = await cookies_of(server, f"tree?token={server._headers['Authorization'].split()[1]}")
         assert xsrf
         refused = await answers(server, {"Cookie": cookies}, "POST")
         assert set(refused.values()) == {403}, refused
