@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any
 
 from jupyter_core.paths import jupyter_config_dir, jupyter_data_dir, jupyter_runtime_dir
 
-from openai4s_provisioner.orchestration.bundle import write_worker_zipapp
+from openai4s_provisioner.orchestration.bundle import worker_digest, write_worker_zipapp
 from openai4s_provisioner.orchestration.models import ExternalHandle, ResourceProfile
 from openai4s_provisioner.orchestration.ports import (
     AllocationBackend,
@@ -50,6 +51,8 @@ _VERDICT_SHOWS_S = 60.0  # network file systems show a fresh file late
 _WORKSPACE = "/tmp/openai4s-proof"  # noqa: S108 - only a name: the node makes one of its own
 _OVER = (Observed.COMPLETED, Observed.FAILED, Observed.CANCELLED, Observed.GONE)
 _LARGEST_BYTES = 1 << 20
+_FOLDER = "proof-"
+_FORGOTTEN_AFTER_S = 14 * 86400.0
 
 
 class JobProver:
@@ -75,7 +78,7 @@ class JobProver:
         parts = [
             [profile.share, profile.share_read_only, profile.gpus > 0, private_network, site],
             [str(self._state_dir), str(self._exchange_dir), *_jupyter_folders(), asdict(self._options)],
-            [sys.executable, str(Path.home()), os.getuid(), os.getgroups()],
+            [sys.executable, str(Path.home()), os.getuid(), os.getgroups(), worker_digest()],
             [masks(self._options), attacks(self._has_conf)],
         ]
         return hashlib.sha256(json.dumps(parts, default=str, sort_keys=True).encode()).hexdigest()
@@ -187,7 +190,8 @@ def _own_folder(parent: Path) -> Iterator[Path]:
     """A fresh folder below `parent`; afterwards it is gone, and so is every folder above it that was made for it."""
     missing = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder = parent / f"proof-{secrets.token_hex(6)}"
+    _sweep(parent)
+    folder = parent / f"{_FOLDER}{secrets.token_hex(6)}"
     folder.mkdir(mode=0o700)
     try:
         yield folder
@@ -196,6 +200,14 @@ def _own_folder(parent: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):  # somebody else uses it by now
             for made in missing:
                 made.rmdir()
+
+
+def _sweep(parent: Path) -> None:
+    """What a server left that was killed meanwhile. A proof that is still under way is younger."""
+    for folder in parent.glob(f"{_FOLDER}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _FORGOTTEN_AFTER_S:
+                shutil.rmtree(folder)
 
 
 def _jupyter_folders() -> list[str]:
