@@ -23,6 +23,7 @@ from typing import Any
 from jupyter_core.paths import jupyter_config_dir, jupyter_data_dir, jupyter_runtime_dir
 
 from openai4s_provisioner.orchestration.bundle import worker_digest, write_worker_zipapp
+from openai4s_provisioner.orchestration.errors import CouldNotAsk
 from openai4s_provisioner.orchestration.models import ExternalHandle, ResourceProfile
 from openai4s_provisioner.orchestration.ports import (
     AllocationBackend,
@@ -46,7 +47,8 @@ from .masks import attacks, masks
 from .profiles import SlurmOptions, read_profile
 
 _MEMORY_MB, _WALLTIME_S = 512, 300
-_LOOK_AGAIN_S = 0.5
+_LOOK_AGAIN_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_FATE_SHOWS_S = 40.0
 _VERDICT_SHOWS_S = 60.0  # network file systems show a fresh file late
 _WORKSPACE = "/tmp/openai4s-proof"  # noqa: S108 - only a name: the node makes one of its own
 _OVER = (Observed.COMPLETED, Observed.FAILED, Observed.CANCELLED, Observed.GONE)
@@ -139,23 +141,39 @@ class JobProver:
         answer = await self._backend.submit(request)
         if isinstance(answer, Rejected):
             return IsolationVerdict(False, f"The job that checks it was refused. {answer.sentence}")
-        if not isinstance(answer, Created | Existing):
-            return IsolationVerdict(False, f"The job that checks it may not have arrived: {answer.backend_detail}")
+        handle = answer.handle if isinstance(answer, Created | Existing) else await self._found(request.token)
+        if handle is None:
+            return IsolationVerdict(
+                False, "The cluster did not answer when the job that checks it was sent. Try again in a few minutes."
+            )
         try:
-            seen = await self._ended(answer.handle, request, waiting)
+            seen = await self._ended(handle, request, waiting)
         except BaseException:  # nobody waits for it any more
             with contextlib.suppress(Exception):
-                await asyncio.shield(self._backend.cancel(answer.handle))
+                await asyncio.shield(self._backend.cancel(handle))
             raise
-        return await self._verdict(answer.handle, request, seen)
+        return await self._verdict(handle, request, seen)
+
+    async def _found(self, token: str) -> ExternalHandle | None:
+        """Its fate is open. One that shows only later finds its folder gone, and ends at once."""
+        deadline = asyncio.get_running_loop().time() + _FATE_SHOWS_S
+        while asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            with contextlib.suppress(CouldNotAsk):
+                handle = await self._backend.find_by_token(token)
+                if handle is not None:
+                    return handle
+        return None
 
     async def _ended(self, handle: ExternalHandle, request: AllocationRequest, waiting: Waiting) -> Observation:
+        began = asyncio.get_running_loop().time()
         while True:
             seen = (await self._backend.observe([handle]))[handle]
             waiting(seen.waiting)
             if seen.state in _OVER or (request.attempt_dir / VERDICT).exists():
                 return seen
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            waited_s = asyncio.get_running_loop().time() - began
+            await asyncio.sleep(min(max(_LOOK_AGAIN_S, waited_s / 10), _LONGEST_PAUSE_S))
 
     async def _verdict(self, handle: ExternalHandle, request: AllocationRequest, seen: Observation) -> IsolationVerdict:
         deadline = asyncio.get_running_loop().time() + (_VERDICT_SHOWS_S if seen.state is Observed.COMPLETED else 0.0)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from openai4s_backend_slurm.backend import SlurmBackend
+from openai4s_backend_slurm.lab import Cluster
 from openai4s_provisioner.orchestration.ports import IsolationVerdict
 from openai4s_provisioner.testing.backend_lab import BackendLab
 
@@ -76,3 +78,16 @@ def test_what_a_killed_server_left_is_swept(backend_lab: BackendLab) -> None:
     assert verdict_of(backend_lab).verified
     assert not forgotten.exists()
     assert young.exists()
+
+
+def test_a_check_whose_fate_was_open_is_found_again(backend_lab: BackendLab, cluster: Cluster, tmp_path: Path) -> None:
+    """The submission says that it timed out, and has landed all the same."""
+    wrapper = tmp_path / "sbatch"
+    wrapper.write_text(
+        "#!/bin/sh\n/usr/bin/sbatch \"$@\" >/dev/null\necho 'Socket timed out on send/recv' >&2\nexit 1\n"
+    )
+    wrapper.chmod(0o700)
+    options = {**backend_lab.options, "commands": {"sbatch": str(wrapper)}}
+    assert verdict_of(replace(backend_lab, options=options)).verified
+    names = cluster.run(["squeue", "-h", "-t", "all", "-o", "%A %j"]).stdout.splitlines()
+    assert len([line for line in names if int(line.split()[0]) > cluster.swept_up_to]) == 1
