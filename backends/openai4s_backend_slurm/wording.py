@@ -79,6 +79,7 @@ _NOT_BELIEVED_HINT = (
 
 # Why a submission was refused, in our words.
 _REFUSALS: tuple[tuple[str, Reason, str], ...] = (
+    (r"(?:permission|access) denied|not authorized", Reason.AUTHORIZATION_DENIED, "You may not submit this job here"),
     (r"violates|limit|exceed|too many", Reason.QUOTA_EXCEEDED, "This cluster's limits do not allow this job"),
     (r"unrecognized option|unknown option|invalid option", Reason.INVALID_SPEC, "This site refuses one of the options"),
     (r"invalid account|association", Reason.AUTHORIZATION_DENIED, "You may not submit under this account"),
