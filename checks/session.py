@@ -77,7 +77,7 @@ async def _with_a_server(report: Report, place: Place, local: Transcript) -> Non
         started = time.monotonic()
         session = await server.started_session(SESSION_KERNEL, "session.ipynb")
         kernel_id = session["kernel"]["id"]
-        report.figure("POST api/sessions answered after", f"{time.monotonic() - started:.2f} s")
+        report.figure("a kernel was asked for and ready after", f"{time.monotonic() - started:.2f} s")
         async with server.channels(kernel_id) as channels:
             transcript = await run_in_channels(NOTEBOOK, channels)
             _same(report, "server", local, transcript)

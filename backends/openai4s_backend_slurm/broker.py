@@ -149,7 +149,7 @@ class Broker:
             return Answer(stdout, stderr)
         complaint = wording.complaint_of(stderr + "\n" + stdout)
         last = wording.last_line(stderr) or wording.last_line(stdout) or f"exit code {returncode}"
-        raise _ERRORS[complaint](f"{name}: {last}", stdout, stderr, returncode)
+        raise _ERRORS[complaint](f"{name}: {last}{wording.hint_of(last)}", stdout, stderr, returncode)
 
 
 def _read(process: subprocess.Popen[bytes], deadline: float) -> tuple[list[bytes], bool]:

@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,7 +22,8 @@ from typing import Any
 
 from jupyter_core.paths import jupyter_config_dir, jupyter_data_dir, jupyter_runtime_dir
 
-from openai4s_provisioner.orchestration.bundle import write_worker_zipapp
+from openai4s_provisioner.orchestration.bundle import worker_digest, write_worker_zipapp
+from openai4s_provisioner.orchestration.errors import CouldNotAsk
 from openai4s_provisioner.orchestration.models import ExternalHandle, ResourceProfile
 from openai4s_provisioner.orchestration.ports import (
     AllocationBackend,
@@ -45,11 +47,14 @@ from .masks import attacks, masks
 from .profiles import SlurmOptions, read_profile
 
 _MEMORY_MB, _WALLTIME_S = 512, 300
-_LOOK_AGAIN_S = 0.5
+_LOOK_AGAIN_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_FATE_SHOWS_S = 40.0
 _VERDICT_SHOWS_S = 60.0  # network file systems show a fresh file late
 _WORKSPACE = "/tmp/openai4s-proof"  # noqa: S108 - only a name: the node makes one of its own
 _OVER = (Observed.COMPLETED, Observed.FAILED, Observed.CANCELLED, Observed.GONE)
 _LARGEST_BYTES = 1 << 20
+_FOLDER = "proof-"
+_FORGOTTEN_AFTER_S = 14 * 86400.0
 
 
 class JobProver:
@@ -75,7 +80,7 @@ class JobProver:
         parts = [
             [profile.share, profile.share_read_only, profile.gpus > 0, private_network, site],
             [str(self._state_dir), str(self._exchange_dir), *_jupyter_folders(), asdict(self._options)],
-            [sys.executable, str(Path.home()), os.getuid(), os.getgroups()],
+            [sys.executable, str(Path.home()), os.getuid(), os.getgroups(), worker_digest()],
             [masks(self._options), attacks(self._has_conf)],
         ]
         return hashlib.sha256(json.dumps(parts, default=str, sort_keys=True).encode()).hexdigest()
@@ -136,23 +141,39 @@ class JobProver:
         answer = await self._backend.submit(request)
         if isinstance(answer, Rejected):
             return IsolationVerdict(False, f"The job that checks it was refused. {answer.sentence}")
-        if not isinstance(answer, Created | Existing):
-            return IsolationVerdict(False, f"The job that checks it may not have arrived: {answer.backend_detail}")
+        handle = answer.handle if isinstance(answer, Created | Existing) else await self._found(request.token)
+        if handle is None:
+            return IsolationVerdict(
+                False, "The cluster did not answer when the job that checks it was sent. Try again in a few minutes."
+            )
         try:
-            seen = await self._ended(answer.handle, request, waiting)
+            seen = await self._ended(handle, request, waiting)
         except BaseException:  # nobody waits for it any more
             with contextlib.suppress(Exception):
-                await asyncio.shield(self._backend.cancel(answer.handle))
+                await asyncio.shield(self._backend.cancel(handle))
             raise
-        return await self._verdict(answer.handle, request, seen)
+        return await self._verdict(handle, request, seen)
+
+    async def _found(self, token: str) -> ExternalHandle | None:
+        """Its fate is open. One that shows only later finds its folder gone, and ends at once."""
+        deadline = asyncio.get_running_loop().time() + _FATE_SHOWS_S
+        while asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            with contextlib.suppress(CouldNotAsk):
+                handle = await self._backend.find_by_token(token)
+                if handle is not None:
+                    return handle
+        return None
 
     async def _ended(self, handle: ExternalHandle, request: AllocationRequest, waiting: Waiting) -> Observation:
+        began = asyncio.get_running_loop().time()
         while True:
             seen = (await self._backend.observe([handle]))[handle]
             waiting(seen.waiting)
             if seen.state in _OVER or (request.attempt_dir / VERDICT).exists():
                 return seen
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            waited_s = asyncio.get_running_loop().time() - began
+            await asyncio.sleep(min(max(_LOOK_AGAIN_S, waited_s / 10), _LONGEST_PAUSE_S))
 
     async def _verdict(self, handle: ExternalHandle, request: AllocationRequest, seen: Observation) -> IsolationVerdict:
         deadline = asyncio.get_running_loop().time() + (_VERDICT_SHOWS_S if seen.state is Observed.COMPLETED else 0.0)
@@ -187,7 +208,8 @@ def _own_folder(parent: Path) -> Iterator[Path]:
     """A fresh folder below `parent`; afterwards it is gone, and so is every folder above it that was made for it."""
     missing = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder = parent / f"proof-{secrets.token_hex(6)}"
+    _sweep(parent)
+    folder = parent / f"{_FOLDER}{secrets.token_hex(6)}"
     folder.mkdir(mode=0o700)
     try:
         yield folder
@@ -196,6 +218,14 @@ def _own_folder(parent: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):  # somebody else uses it by now
             for made in missing:
                 made.rmdir()
+
+
+def _sweep(parent: Path) -> None:
+    """What a server left that was killed meanwhile. A proof that is still under way is younger."""
+    for folder in parent.glob(f"{_FOLDER}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _FORGOTTEN_AFTER_S:
+                shutil.rmtree(folder)
 
 
 def _jupyter_folders() -> list[str]:

@@ -74,9 +74,14 @@ def _identity(job: Job) -> list[str]:
         "--no-requeue",
         "--open-mode=append",
         f"--chdir={job.folder}",
-        f"--output={LOG}",  # below the folder above, in which no pattern is replaced
+        f"--output={LOG if _is_plain(job.folder) else '/dev/null'}",  # below the folder above
         "--input=/dev/null",
     ]
+
+
+def _is_plain(folder: str) -> bool:
+    """Patterns are replaced in the whole path of an output file, and how to escape them differs between versions."""
+    return "%" not in folder and "\\" not in folder
 
 
 def _place(site: SlurmProfile) -> list[str]:
@@ -113,6 +118,7 @@ def script(job: Job) -> str:
         "#!/bin/bash",
         "# One allocation of openai4s_provisioner. Its options came on the command line.",
         f"folder={shlex.quote(job.folder)}",
+        *([] if _is_plain(job.folder) else [f'exec >>"$folder/{LOG}" 2>&1']),
         "unset SLURM_EXPORT_ENV  # else a step would find no PATH",
         "ended() {",
         f'    printf \'%s %s\\n\' "$1" "${{SLURM_JOB_ID:-}}" >"$folder/{RECORD}.part"',

@@ -70,8 +70,16 @@ _COMPLAINTS = (
 )
 _PATTERNS = tuple((complaint, re.compile("|".join(words), re.IGNORECASE)) for complaint, words in _COMPLAINTS)
 
+# A controller that does not believe who asks closes the connection without a word.
+_NOT_BELIEVED = re.compile(r"zero bytes were transmitted|protocol authentication error|rewound|expired", re.IGNORECASE)
+_NOT_BELIEVED_HINT = (
+    " (the controller does not accept this machine's credentials: the clocks, or the keys of munge, of the two may"
+    " differ; ask your administrator)"
+)
+
 # Why a submission was refused, in our words.
 _REFUSALS: tuple[tuple[str, Reason, str], ...] = (
+    (r"(?:permission|access) denied|not authorized", Reason.AUTHORIZATION_DENIED, "You may not submit this job here"),
     (r"violates|limit|exceed|too many", Reason.QUOTA_EXCEEDED, "This cluster's limits do not allow this job"),
     (r"unrecognized option|unknown option|invalid option", Reason.INVALID_SPEC, "This site refuses one of the options"),
     (r"invalid account|association", Reason.AUTHORIZATION_DENIED, "You may not submit under this account"),
@@ -115,6 +123,11 @@ def unknown_option(text: str) -> str:
 def is_over(text: str) -> bool:
     """Whether a command that was to end a job complains that there is nothing to end."""
     return _OVER.search(text) is not None
+
+
+def hint_of(line: str) -> str:
+    """What a line that explains nothing usually means; "" for any other."""
+    return _NOT_BELIEVED_HINT if _NOT_BELIEVED.search(line) else ""
 
 
 def last_line(text: str) -> str:

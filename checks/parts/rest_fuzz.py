@@ -19,6 +19,7 @@ from .place import REPOSITORY
 DESCRIPTION = REPOSITORY / "openai4s_provisioner" / "jupyter" / "rest-api.yml"
 # A well-formed request may still be about nothing that exists, or come at the wrong moment: that is no wrong answer.
 PROGRAM = "import sys; from schemathesis.cli import schemathesis; sys.exit(schemathesis())"
+FOLLOW = {"$ref": "#/components/parameters/follow"}
 NOT_ASKED = "positive_data_acceptance,missing_required_header,ensure_resource_availability"
 
 
@@ -28,6 +29,8 @@ def with_ids(ids: Mapping[str, str]) -> dict[str, Any]:
     for path, operations in description["paths"].items():
         found = max((prefix for prefix in ids if path.startswith(prefix)), key=len, default=None)
         for operation in operations.values():
+            if "parameters" in operation:  # what follows a session that goes on has no end to wait for
+                operation["parameters"] = [each for each in operation["parameters"] if each != FOLLOW]
             for number, parameter in enumerate(operation.get("parameters", [])):
                 name = parameter.get("$ref", "").rpartition("/")[2]
                 resolved = copy.deepcopy(description["components"]["parameters"].get(name, parameter))

@@ -75,7 +75,8 @@ class KernelEndpoint:
     def has_client(self) -> bool:
         """Whether somebody is connected to the shell channel, or waits to be: watchers use the others alone.
 
-        A kernel's end closes its clients' connections first; who asks then must not find them gone.
+        A kernel's end closes its clients' connections first; who asks then must not find them gone. A client that
+        left by itself is gone.
         """
         if "shell" in self._connections.values():
             return True
@@ -103,7 +104,7 @@ class KernelEndpoint:
         self._connections[connection] = channel
 
     def _closed(self, connection: Splice) -> None:
-        if self._connections.pop(connection, None) == "shell":
+        if self._connections.pop(connection, None) == "shell" and not connection.socket_left_first:
             self._shell_closed_at = time.monotonic()
 
     def _drop_connections(self) -> None:

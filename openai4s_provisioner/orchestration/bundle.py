@@ -33,10 +33,19 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest date a zip can hold
 def write_worker_zipapp(exchange_dir: Path) -> Path:
     """Put ``worker-<digest>.pyz`` into `exchange_dir`, atomically, and return its path. An intact one is kept."""
     content = _render(_members())
-    path = exchange_dir / f"worker-{hashlib.sha256(content).hexdigest()[:16]}.pyz"
+    path = exchange_dir / f"worker-{_digest(content)}.pyz"
     if not _is_intact(path, content):
         _replace(path, content)
     return path
+
+
+def worker_digest() -> str:
+    """Tells one version of what runs on a node from every other."""
+    return _digest(_render(_members()))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _members() -> dict[str, bytes]:

@@ -56,6 +56,7 @@ class Splice:
         self._socket_shut = False  # we told the socket so, or it takes no more
         self._interest = (False, False)
         self.is_closed = False
+        self.socket_left_first = False  # whoever is at the socket ended it; the stream had not ended yet
         sock.setblocking(False)
         stream.on_end = self._on_stream_end
         stream.on_reset = self._close
@@ -82,6 +83,7 @@ class Splice:
             size = 0  # a socket that died has still said all that was read; it must reach the stream
         if not size:
             self._socket_ended = True
+            self.socket_left_first = not self._stream_ended
         elif self._spool is not None:
             self._spool.append(self._loop.scratch[:size])
         else:

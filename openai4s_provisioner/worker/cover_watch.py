@@ -17,6 +17,7 @@ from .process_tree import descendants_of
 
 _log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 1.0
+_TRIES = 5  # a program that replaces files, such as useradd, often does so several times within milliseconds
 
 
 class CoverWatch:
@@ -67,11 +68,12 @@ class CoverWatch:
 
     def _cover(self) -> None:
         bare = uncovered(self._init, self._places)
-        if not bare:
-            return
-        _log.info("covering again what was replaced outside: %s", ", ".join(each.place for each in bare))
-        inside = (each.pid for each in descendants_of(self._sandbox))  # may have made namespaces of their own
-        cover_again([self._init, *inside], bare)
-        remaining = uncovered(self._init, bare)
-        if remaining:
-            self._laid_bare(remaining[0])
+        for _ in range(_TRIES):
+            if not bare:
+                return
+            _log.info("covering again what was replaced outside: %s", ", ".join(each.place for each in bare))
+            inside = (each.pid for each in descendants_of(self._sandbox))  # may have made namespaces of their own
+            cover_again([self._init, *inside], bare)
+            bare = uncovered(self._init, bare)
+        if bare:
+            self._laid_bare(bare[0])

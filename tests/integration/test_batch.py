@@ -66,17 +66,28 @@ def test_a_command_outlives_the_call_that_submitted_it_and_is_settled_by_another
     assert following.communicate(timeout=60)[0] == "went\n"
 
 
-def test_a_killed_submitter_loses_nothing(work: Path, place: Any, wait_until: Any) -> None:
-    """Killed while it submits: either nothing was submitted, or the next call finds what was, once."""
+@pytest.mark.parametrize("written", ["claim", "started"])
+def test_a_killed_submitter_loses_nothing(
+    work: Path, place: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    """Killed while it submits: what was begun is found, once; what was not ends with that word, and never runs."""
+    settings = place.root / "cluster.toml"
+    settings.write_text('[control]\nsettle_window_s = 3\n[profiles.default]\nbackend = "local"\n')
+    monkeypatch.setenv("OPENAI4S_CLUSTER_TOML", str(settings))
     command = [*CLI, "submit", "--", "sh", "-c", "echo x >>ran; sleep 1"]
     submitter = subprocess.Popen(command, cwd=work, stdout=subprocess.DEVNULL)
     receipts = place.root / "home/.local/state/openai4s/receipts"
-    wait_until(lambda: receipts.is_dir() and any(len(each.name) > 10 for each in receipts.iterdir()), "a receipt", 30)
+    wait_until(lambda: next(receipts.glob(f"*/{written}"), None), "a receipt", 30)
     submitter.send_signal(signal.SIGKILL)
     submitter.wait()
     (line,) = done("ls", cwd=work).splitlines()
-    assert call("wait", line.split("\t")[0], cwd=work, timeout=100).returncode == 0
-    assert (work / "ran").read_text() == "x\n"
+    waited = call("wait", line.split("\t")[0], cwd=work, timeout=100)
+    if waited.returncode == 0:
+        assert (work / "ran").read_text() == "x\n"
+    else:
+        assert written == "claim", "what was begun is found"
+        assert "ended before it was sent" in waited.stderr
+        assert not (work / "ran").exists()
 
 
 def test_a_killed_waiter_changes_nothing(work: Path, wait_until: Any) -> None:

@@ -12,7 +12,14 @@ from checks.parts.report import run
 from checks.parts.suite import run_tests
 
 _FOLDER = "backends/openai4s_backend_slurm/tests"
-FILES = ("test_gpu_session", "test_notebooks", "test_gangs", "test_extending", "test_cgroups")
+FILES = (
+    "test_gpu_session",
+    "test_notebooks",
+    "test_firewall",
+    "test_gangs",
+    "test_extending",
+    "test_cgroups",
+)
 
 if __name__ == "__main__":
     sys.exit(run("slurm", lambda report: run_tests(report, *(f"{_FOLDER}/{name}.py" for name in FILES))))

@@ -34,6 +34,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--user", action="store_true", help="all of it as one ordinary user, without root")
     parser.add_argument("--netns", action="store_true", help="a login host and firewalled nodes in network namespaces")
     parser.add_argument("--cgroups", action="store_true", help="limit memory and devices for real (control groups v1)")
+    parser.add_argument("--clocks", action="store_true", help="for 'missing': what tests of clocks need too")
     parser.add_argument("--folder", type=Path, default=_DEFAULT_FOLDER)
     return parser.parse_args()
 
@@ -76,7 +77,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _missing(arguments: argparse.Namespace) -> int:
     """For `./dev`: the packages to install, one line."""
-    print(*missing_packages(accounting=arguments.accounting, network=arguments.netns))
+    print(*missing_packages(accounting=arguments.accounting, network=arguments.netns, clocks=arguments.clocks))
     return 0
 
 

@@ -117,12 +117,12 @@ class Cluster:
             raise LabError("a cluster of several accounts needs root; --user runs all of it as yourself")
         if self.shape.one_user is not None and (self.shape.network or self.shape.cgroups):
             raise LabError("network namespaces and control groups need root: leave --user out")
-        machine.check_ancestors(self.layout.folder, self._munge_account.uid)
+        machine.check_ancestors(self.layout.folder, self.munge_account.uid)
 
     # -- who runs what -------------------------------------------------------------------------------------------
 
     @property
-    def _munge_account(self) -> Account:
+    def munge_account(self) -> Account:
         return self.shape.one_user or Account.named("munge")
 
     @property
@@ -151,7 +151,7 @@ class Cluster:
             ("conf", self._node_account, 0o755),
             ("dev", self._node_account, 0o755),
             ("spool", self._node_account, 0o755),
-            ("munge", self._munge_account, 0o755),
+            ("munge", self.munge_account, 0o755),
             ("controller", owner, 0o700),
             ("log", owner, 0o755),
             ("pid", owner, 0o755),
@@ -179,7 +179,7 @@ class Cluster:
             text = configuration.slurmdbd_conf(self.layout, ports, account.name)
             self._write(conf / "slurmdbd.conf", text, account, 0o600)
         key = self.layout.part("munge") / "key"
-        self._write(key, secrets.token_bytes(128), self._munge_account, 0o400)
+        self._write(key, secrets.token_bytes(128), self.munge_account, 0o400)
 
     def _write(self, path: Path, content: str | bytes | None, account: Account, mode: int = 0o644) -> None:
         if content is None:
@@ -202,7 +202,7 @@ class Cluster:
                 f"--log-file={munge}/log",
                 f"--seed-file={munge}/seed",
             ],
-            self._munge_account,
+            self.munge_account,
         )
         self.controller = self._daemon("slurmctld", [program("slurmctld"), "-D"], self._controller_account, "login")
         for number, node in enumerate(self.layout.nodes):

@@ -21,6 +21,11 @@ def hide(pid: int, path: Path) -> None:
     _in_view(pid, "mount", *what, str(path))
 
 
+def show_at(pid: int, path: Path, place: Path) -> None:
+    """From now on the node of this daemon has the folder `path` at `place` as well, which `show` undoes."""
+    _in_view(pid, "mount", "--bind", str(path), str(place))
+
+
 def show(pid: int, path: Path) -> None:
     """Undo it; a folder that is gone by now has taken its mount along."""
     if f" {path} " in Path(f"/proc/{pid}/mountinfo").read_text(encoding="utf-8"):

@@ -9,6 +9,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _ALWAYS = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge"}
 _ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server", "sacct": "slurm-client"}
+_CLOCKS = {"faketime": "faketime"}
 _NETWORK = {"ip": "iproute2", "nft": "nftables", "nsenter": "util-linux"}
 _MYSQL_PLUGIN = "slurm-wlm/accounting_storage_mysql.so"  # in a package of its own
 
@@ -21,12 +22,14 @@ def program(name: str) -> str:
     return found
 
 
-def missing_packages(*, accounting: bool = False, network: bool = False) -> list[str]:
+def missing_packages(*, accounting: bool = False, network: bool = False, clocks: bool = False) -> list[str]:
     wanted = dict(_ALWAYS)
     if accounting:
         wanted |= _ACCOUNTING
     if network:
         wanted |= _NETWORK
+    if clocks:
+        wanted |= _CLOCKS
     missing = {package for name, package in wanted.items() if shutil.which(name, path=PATH) is None}
     if accounting and not any(os.path.exists(f"{folder}/{_MYSQL_PLUGIN}") for folder in _library_folders()):
         missing.add("slurm-wlm")

@@ -89,7 +89,8 @@ def test_two_nodes_with_a_gpu_each(ordinary_user: Any, either_cluster: Cluster, 
         assert inside(person, "sh", "-c", told) == (0, ["[0] 0 of 2 sees 0", "[1] 1 of 2 sees 0"], "")
         with Person(ordinary_user, cluster, PAIR, **SHORT) as another:  # on the same two nodes
             another.start()
-            assert another.value("__import__('os').environ['CUDA_VISIBLE_DEVICES']") == "'1'"
+            granted = cluster.run(["scontrol", "--details", "show", "job"]).stdout
+            assert another.value("__import__('os').environ['CUDA_VISIBLE_DEVICES']") == "'1'", granted
             assert inside(another, "sh", "-c", told) == (0, ["[0] 0 of 2 sees 1", "[1] 1 of 2 sees 1"], "")
             another.ask("shut_down")
         person.ask("interrupt")

@@ -154,6 +154,7 @@ def test_what_is_not_a_definite_no_stays_open(site: Site, complaint: str) -> Non
             Reason.QUOTA_EXCEEDED,
             "limits",
         ),
+        ("Access/permission denied", Reason.AUTHORIZATION_DENIED, "You may not submit this job here"),
         ("Unspecified error", Reason.BACKEND_REJECTED, "The cluster refused the job"),
     ],
 )

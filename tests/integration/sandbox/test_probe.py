@@ -95,6 +95,22 @@ class SandboxWithAHole:
         return []
 
 
+def test_a_hidden_folder_that_comes_to_exist_meanwhile_is_no_open_door(
+    run_probe: Prove, place: Any, spec: SandboxSpec
+) -> None:
+    """Programs make folders in a home at any time; what was not there is hidden from the next session on."""
+    inside_home = [Path(path) for path in spec.masked if path.startswith(f"{place.home}/")]
+    keys = next(path for path in inside_home if not path.exists())
+
+    def make_keys(words: list[str]) -> list[str]:
+        keys.mkdir(parents=True)
+        (keys / "key").write_text("key")
+        return words
+
+    assert run_probe(SandboxWithAHole(make_keys)).verified
+    assert keys.exists()
+
+
 def without(*option: str) -> Callable[[list[str]], list[str]]:
     def change(words: list[str]) -> list[str]:
         size = len(option)

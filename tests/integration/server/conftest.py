@@ -42,6 +42,11 @@ display_name = "queued session"
 cpus = 2
 memory_mb = 4000
 walltime_s = 3600
+max_walltime_s = 7200
+
+[profiles.fixed]
+backend = "queue"
+walltime_s = 3600
 
 [profiles.waits.limits]
 memory_mb = 8000

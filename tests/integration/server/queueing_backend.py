@@ -6,7 +6,9 @@ Lives in a server's process like a stranger's backend: found by the entry point 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from openai4s_provisioner.orchestration.ports import (
 
 NAME = "queue"
 WAITING = "waiting for a machine"
+EXPECTED_IN_S = 600
 
 
 class LocalBackendWithAQueue:
@@ -37,6 +40,8 @@ class LocalBackendWithAQueue:
         self._submissions = submissions
         self._queued: dict[str, AllocationRequest] = {}
         self._left: set[str] = set()
+        self._ends: dict[str, float] = {}  # of those that run
+        self._expected_at = time.time() + EXPECTED_IN_S
 
     def check_profile(self, profile: ResourceProfile) -> None:
         self._local.check_profile(profile)
@@ -62,13 +67,28 @@ class LocalBackendWithAQueue:
             if handle.value in self._left:
                 seen[handle] = Observation(Observed.CANCELLED)
             elif request is not None and not self._room.exists():
-                seen[handle] = Observation(Observed.PENDING, waiting=WAITING, backend_detail="(no room)")
+                seen[handle] = Observation(
+                    Observed.PENDING,
+                    waiting=WAITING,
+                    backend_detail="(no room)",
+                    estimated_start=self._expected_at,
+                    position=1,
+                )
             else:
                 if request is not None:
                     await self._local.submit(self._queued.pop(handle.value))
+                    self._ends[handle.value] = time.time() + request.profile.walltime_s
                 local = ExternalHandle("local", handle.value)
-                seen[handle] = (await self._local.observe([local]))[local]
+                found = (await self._local.observe([local]))[local]
+                seen[handle] = replace(found, ends_at=self._ends.get(handle.value))
         return seen
+
+    def can_extend(self, profile: ResourceProfile) -> bool:
+        return profile.max_walltime_s > 0
+
+    async def extend(self, handle: ExternalHandle, profile: ResourceProfile, seconds: int) -> float:
+        self._ends[handle.value] += seconds
+        return self._ends[handle.value]
 
     async def cancel(self, handle: ExternalHandle) -> None:
         if self._queued.pop(handle.value, None) is not None:

@@ -12,7 +12,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 
 from checks.parts.server import Server
 
-from .conftest import Queue, StartServer, sessions, shown, until, waits
+from .conftest import WAITING, Queue, StartServer, sessions, shown, until, waits
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +45,7 @@ async def test_chosen_resources_reach_the_queue_and_are_used_again(
     queue: Queue, start_server: StartServer, no_process_left: Any
 ) -> None:
     async with start_server() as server:
-        (profile,) = (await shown(server, "profiles"))["profiles"]
+        profile, _ = (await shown(server, "profiles"))["profiles"]
         assert profile["limits"] == {"cpus": 2, "memory_mb": 8000, "gpus": 1, "walltime_s": 3600, "nodes": 1}
         kernel_id = str(uuid.uuid4())
         chosen = {"kernel_id": kernel_id, "profile": "waits", "kernel_name": queue.kernel, "path": "a.ipynb"}
@@ -60,6 +60,12 @@ async def test_chosen_resources_reach_the_queue_and_are_used_again(
         (submitted,) = queue.submissions
         assert submitted.partition(" ")[2] == "cpus=2 memory_mb=8000 gpus=0 walltime_s=600"
         session = await newest(server)
+        waiting = session["waiting"]
+        assert (waiting["position"], waiting["sentence"]) == (1, WAITING)
+        assert session["created_at"] < waiting["estimated_start"]
+        assert waiting["estimate_as_of"] >= session["created_at"]
+        assert session["detail"] == "(no room)"
+        assert "position 1" in session["sentence"], "the badge says so too"
         assert session["resources"] == {"cpus": 2, "memory_mb": 8000, "gpus": 0, "nodes": 1}
 
         stopped = await act(server, f"sessions/{session['workload_id']}/stop", expected=202)
@@ -85,8 +91,10 @@ async def test_keep_extend_tasks_and_logs(queue: Queue, start_server: StartServe
         here = f"sessions/{workload_id}"
         before = (await shown(server, here))["lease_ends_at"]
         assert (await act(server, f"{here}/keep"))["lease_ends_at"] > before
-        refused = await act(server, f"{here}/extend", {"seconds": 60}, 409)
-        assert "cannot be extended here" in refused["message"]
+        running = await shown(server, here)
+        assert running["can_extend"]
+        later = await act(server, f"{here}/extend", {"seconds": 600})
+        assert later["walltime_ends_at"] > running["walltime_ends_at"]
 
         task = await act(server, f"{here}/tasks", {"argv": ["sh", "-c", "exit 5"]}, 201)
 
@@ -104,6 +112,20 @@ async def test_keep_extend_tasks_and_logs(queue: Queue, start_server: StartServe
         assert (await asyncio.wait_for(following, 40)).endswith("event: end\ndata:\n\n"), "the stream ends with it"
         await act(server, f"{here}/keep", expected=409)
         await act(server, f"{here}/tasks", {"argv": ["true"]}, 409)
+        assert server.stop() == 0
+
+
+async def test_a_session_whose_time_is_fixed_is_not_extended(
+    queue: Queue, start_server: StartServer, no_process_left: Any
+) -> None:
+    queue.open()
+    async with start_server() as server:
+        await server.started_session(queue.kernel.replace("waits", "fixed"), "a.ipynb")
+        session = await newest(server)
+        assert (session["profile"], session["can_extend"]) == ("fixed", False)
+        assert session["walltime_ends_at"] is not None
+        refused = await act(server, f"sessions/{session['workload_id']}/extend", {"seconds": 60}, 409)
+        assert "cannot be extended here" in refused["message"]
         assert server.stop() == 0
 
 

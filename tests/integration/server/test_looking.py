@@ -1,15 +1,19 @@
-"""The REST interface of a real server: what it shows of sessions and profiles, and to whom."""
+"""What a real server shows of sessions and profiles, and what it tells whoever subscribes to its events."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tornado.httpclient import HTTPRequest
+from tornado.websocket import websocket_connect
 
 from checks.parts.server import running_server
 
-from .conftest import shown
+from .conftest import DEADLINE_S, shown
 
 pytestmark = pytest.mark.anyio
 
@@ -41,4 +45,27 @@ async def test_a_session_is_shown_with_its_conditions_and_its_notebook(
         assert (await server.ask("DELETE", f"api/sessions/{opened['id']}")).code == 204
         (ended,) = (await shown(server, "sessions"))["sessions"]
         assert ended["kernels"][0]["kernel_id"] == kernel["kernel_id"]
+        assert server.stop() == 0
+
+
+async def test_whoever_subscribes_hears_how_a_session_starts_and_ends(
+    place: Any, work: Path, session_kernel: str, no_process_left: Any
+) -> None:
+    async with running_server(work, place.root / "server.log") as server:
+        url = f"{server._url.replace('http', 'ws', 1)}api/events/subscribe"
+        socket = await websocket_connect(HTTPRequest(url, headers=server._headers))
+        opened = await server.started_session(session_kernel, "a.ipynb")
+        assert (await server.ask("DELETE", f"api/sessions/{opened['id']}")).code == 204
+        heard: list[dict[str, Any]] = []
+        while not heard or heard[-1]["phase"] not in ("COMPLETED", "CANCELLED"):
+            raw = await asyncio.wait_for(socket.read_message(), DEADLINE_S)
+            event = json.loads(raw or "{}")
+            if event["schema_id"] == "https://events.openai4s.dev/session/v1":
+                heard.append(event)
+        socket.close()
+        assert {event["kernel_id"] for event in heard} == {opened["kernel"]["id"]}
+        met = [event["met"] for event in heard]
+        assert met[: met.index(4) + 1] == sorted(met[: met.index(4) + 1]), "condition after condition"
+        assert 4 in met
+        assert heard[-1]["reason"] == "USER_CANCELLED"
         assert server.stop() == 0

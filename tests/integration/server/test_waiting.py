@@ -53,10 +53,12 @@ class PortalKernelManager(AsyncMappingKernelManager):
 """
 
 
-@pytest.fixture(params=["Jupyter's own manager", "a portal's own manager"])
+@pytest.fixture(params=["Jupyter's own manager", "a portal's own manager", "every kernel may be pending"])
 def options(request: pytest.FixtureRequest, place: Any, queue: Queue) -> list[str]:
     if request.param.startswith("Jupyter"):
         return []
+    if request.param.startswith("every"):
+        return ["--AsyncMultiKernelManager.use_pending_kernels=True"]
     (place.root / "site" / "portal.py").write_text(PORTALS_OWN)
     return ["--ServerApp.kernel_manager_class=portal.PortalKernelManager"]
 
@@ -113,9 +115,9 @@ async def test_a_kernel_that_is_shut_down_before_it_was_submitted_leaves_nothing
 
 
 async def test_an_interrupt_is_answered_and_a_restart_keeps_the_place_in_the_queue(
-    queue: Queue, start_server: StartServer, options: list[str], no_process_left: Any
+    queue: Queue, start_server: StartServer, no_process_left: Any
 ) -> None:
-    async with start_server(*options) as server:
+    async with start_server() as server:
         opened, _ = await waiting_session(server, queue)
         kernel = f"api/kernels/{opened['kernel']['id']}"
         refused = await server.ask("POST", f"{kernel}/interrupt", timeout_s=AT_ONCE_S)
@@ -148,9 +150,9 @@ async def test_a_server_that_ends_leaves_nothing_queued(
 
 
 async def test_two_starts_for_one_notebook_end_with_one_allocation(
-    queue: Queue, start_server: StartServer, options: list[str], no_process_left: Any
+    queue: Queue, start_server: StartServer, no_process_left: Any
 ) -> None:
-    async with start_server(*options) as server:
+    async with start_server() as server:
         both = await asyncio.gather(*(server.open_session(queue.kernel, "a.ipynb") for _ in range(2)))
         assert both[0]["id"] == both[1]["id"]
         await until(lambda: waits(server), "it is in the queue")
