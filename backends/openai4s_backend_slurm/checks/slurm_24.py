@@ -105,7 +105,9 @@ def _inside(command: str, *, is_shown: bool = False) -> subprocess.CompletedProc
         f"mount -t tmpfs tmpfs {tree}/tmp",
         f"mount -t tmpfs tmpfs {tree}/run",
     ]
-    script = f"{' && '.join(mounts)} && exec chroot {tree} /bin/bash -c {shlex.quote(command + _keep_record())}"
+    # Not chroot: behind one, nobody may make user namespaces, which sandboxes are made of.
+    enter = f"mkdir -p {tree}/.old && cd {tree} && pivot_root . .old && umount -l /.old"
+    script = f"{' && '.join(mounts)} && {enter} && exec /bin/bash -c {shlex.quote(command + _keep_record())}"
     argv = [
         "unshare",
         "--mount",
