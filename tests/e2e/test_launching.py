@@ -15,7 +15,7 @@ def dialog_field(page: Page, name: str) -> str:
 
 
 def test_a_notebook_gets_a_kernel_of_the_size_that_was_chosen_and_remembers_it(
-    open_lab: Notebook, picture: Callable[..., None]
+    open_lab: Notebook, picture: Callable[..., None], wait_until: Callable[..., None]
 ) -> None:
     page = open_lab.page
     open_lab.load()
@@ -45,7 +45,8 @@ def test_a_notebook_gets_a_kernel_of_the_size_that_was_chosen_and_remembers_it(
     page.locator(".jp-Dialog").get_by_role("button", name="Start").click()
     expect(open_lab.badge).to_have_attribute("data-state", "starting", timeout=30 * SECOND)
     open_lab.expect_ready()
-    assert [each["resources"]["cpus"] for each in open_lab.lab.alive()] == [1]
+    alive = open_lab.lab.alive
+    wait_until(lambda: [each["resources"]["cpus"] for each in alive()] == [1], "the former session is over", 30)
 
 
 def test_more_than_the_profile_allows_is_refused_beside_the_field(open_lab: Notebook) -> None:
