@@ -34,6 +34,7 @@ from openai4s_provisioner.orchestration.ports import (
     Observation,
     Observed,
     Rejected,
+    Unknown,
 )
 from openai4s_provisioner.sandbox.errors import SandboxError
 from openai4s_provisioner.sandbox.home import prepare_session_home
@@ -143,9 +144,11 @@ class JobProver:
             return IsolationVerdict(False, f"The job that checks it was refused. {answer.sentence}")
         handle = answer.handle if isinstance(answer, Created | Existing) else await self._found(request.token)
         if handle is None:
-            return IsolationVerdict(
-                False, "The cluster did not answer when the job that checks it was sent. Try again in a few minutes."
+            why = answer.backend_detail if isinstance(answer, Unknown) else ""
+            told = (
+                "The job that checks it may not have arrived: the cluster did not answer. Try again in a few minutes."
             )
+            return IsolationVerdict(False, f"{told} {why}".strip())
         try:
             seen = await self._ended(handle, request, waiting)
         except BaseException:  # nobody waits for it any more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ import pytest
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 
+from checks.parts.leftovers import processes_of
 from openai4s_provisioner.gateway.kernel_check import KernelSilent
 from openai4s_provisioner.jupyter.cli import main
 from openai4s_provisioner.orchestration.errors import Refused
@@ -27,6 +29,7 @@ from .conftest import DEADLINE_S, SessionLab, processes_below
 pytestmark = pytest.mark.anyio
 
 BUSY_S = 25.0 if os.environ.get("OPENAI4S_FULL") else 7.0  # longer than two looks of Jupyter's restarter, 3 s apart
+SLEEP = "sleep 1000"
 TCP_KERNEL = Path(__file__).with_name("tcp_kernel.py")
 
 
@@ -131,7 +134,15 @@ class Notebook:
         while True:
             message = await self.lab.client.get_iopub_msg(timeout=DEADLINE_S)
             if message["msg_type"] == "stream" and message["parent_header"].get("msg_id") == message_id:
-                return message_id
+                break
+        if SLEEP in code:  # R looks for an interrupt that comes before its program was started only after that
+            await self.lab.until(self._is_asleep, "the program is started")
+        return message_id
+
+    def _is_asleep(self) -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return any(each.cmdline() == SLEEP.split() for each in processes_of(str(self.lab.work.parent)))
+        return False
 
 
 @pytest.fixture
