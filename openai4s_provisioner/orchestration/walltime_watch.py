@@ -61,8 +61,16 @@ class WalltimeWatch:
         if not self._store.exists or not self._daemon.is_registered:
             return None
         found = await self._store.run(schedule.running, self._daemon.daemon_id)
-        times = [await self._settle(workload_id, profile) for workload_id, profile in found.items()]
+        times = [await self._looked_at(workload_id, profile) for workload_id, profile in found.items()]
         return min((at for at in times if at is not None), default=None)
+
+    async def _looked_at(self, workload_id: str, profile: str) -> float | None:
+        """One session's failure is no other's."""
+        try:
+            return await self._settle(workload_id, profile)
+        except Exception:
+            _log.exception("the end of session %s could not be looked at; the next turn tries again", workload_id)
+            return None
 
     async def _settle(self, workload_id: str, profile: str) -> float | None:
         """One session's steps, written and told; then when to look again."""
