@@ -124,6 +124,28 @@ def test_what_was_announced_is_not_announced_again_by_a_restarted_server(
     in_lab(tmp_path, scenario, backend, clock=clock)
 
 
+def test_one_session_that_cannot_be_looked_at_keeps_no_other_from_being_warned(
+    tmp_path: Path, clock: ManualClock, backend: BackendWithAnEnd
+) -> None:
+    async def scenario(lab: ControlLab) -> None:
+        heard: list[str] = []
+
+        def notify(notice: WalltimeNotice) -> None:
+            heard.append(notice.workload_id)
+            if len(heard) == 1:
+                raise RuntimeError("nobody can be told of this one")
+
+        opened = {(await lab.active_session(kernel)).workload_id for kernel in ("one", "two")}
+        await lab.turns()
+        clock.forward(3500.0)
+        watch = watch_of(lab, [])
+        watch._notify = notify
+        await watch.turn()
+        assert set(heard) == opened
+
+    in_lab(tmp_path, scenario, backend, clock=clock)
+
+
 def test_an_end_that_the_backend_moves_by_itself_is_followed(
     tmp_path: Path, clock: ManualClock, backend: BackendWithAnEnd
 ) -> None:
