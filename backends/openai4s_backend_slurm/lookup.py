@@ -115,7 +115,8 @@ class Lookup:
 
     @staticmethod
     def _squeue(cluster: str) -> list[str]:
-        return ["squeue", "--noheader", "--states=all", f"--format={parse.QUEUE_FORMAT}", *on(cluster)]
+        # Without --all a job in a partition that the site hides is as good as gone, even for its owner.
+        return ["squeue", "--all", "--noheader", "--states=all", f"--format={parse.QUEUE_FORMAT}", *on(cluster)]
 
     def _in_accounting(self, token: str) -> int | None:
         """It lags, and it may be away: what it does not have says nothing."""

@@ -155,6 +155,9 @@ class JobProver:
             with contextlib.suppress(Exception):
                 await asyncio.shield(self._backend.cancel(handle))
             raise
+        if seen.state is Observed.GONE:  # which may be an error of whoever was asked: nothing is to be left there
+            with contextlib.suppress(CouldNotAsk):
+                await self._backend.cancel(handle)
         return await self._verdict(handle, request, seen)
 
     async def _found(self, token: str) -> ExternalHandle | None:
