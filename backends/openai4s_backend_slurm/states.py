@@ -108,22 +108,18 @@ class Waiting:
     never_clears: bool = False
 
 
+# What no other job's end, and no machine's return, can change: only another profile, or the site's own rules.
 _NEVER: Mapping[str, str] = {
-    "PartitionTimeLimit": "the profile asks for more time than its partition grants",
-    "PartitionNodeLimit": "the profile asks for more machines than its partition has or grants",
-    "AccountNotAllowed": "the account may not use this partition",
-    "QOSNotAllowed": "the quality of service may not use this partition",
+    "PartitionTimeLimit": "the profile asks for more time than its part of the cluster grants",
+    "AccountNotAllowed": "the profile's account may not use its part of the cluster",
+    "QOSNotAllowed": "the profile's class of service may not use its part of the cluster",
     "BadConstraints": "no machine satisfies the profile's constraints",
     "InvalidAccount": "the account does not exist any more",
-    "InvalidQOS": "the quality of service does not exist any more",
+    "InvalidQOS": "the profile's class of service does not exist any more",
     "DependencyNeverSatisfied": "what it depends on will never be",
     "ReservationDeleted": "the reservation was deleted",
     "DeadLine": "it could not start before its deadline",
-    "AssociationTimeLimit": "the profile asks for more time than your account may have",
-    "QOSTimeLimit": "the profile asks for more time than its quality of service grants",
     "MaxMemPerLimit": "the profile asks for more memory on one machine than this cluster grants",
-    "PartitionConfig": "the partition's own rules exclude what the profile asks for",
-    "JobHoldMaxRequeue": "it was put back into the queue too often",
 }
 _WAITS: Mapping[str, str] = {
     "None": "it was handed in and is about to be looked at",
@@ -136,8 +132,18 @@ _WAITS: Mapping[str, str] = {
     "Cleaning": "machines are being cleaned up after an earlier job",
     "Prolog": "its machine is being prepared",
     "NodeDown": "a machine that it needs is down",
-    "PartitionDown": "the partition is closed for the time being",
-    "PartitionInactive": "the partition is inactive for the time being",
+    "PartitionDown": "its part of the cluster is closed for the time being",
+    "PartitionInactive": "its part of the cluster is inactive for the time being",
+    "PartitionNodeLimit": (
+        "machines that it needs are out of service, or the profile asks for more of them than may be had together now"
+    ),
+    "PartitionConfig": (
+        "its part of the cluster cannot serve what the profile asks for: it is changed or closed now, or its rules "
+        "exclude that"
+    ),
+    "AssociationTimeLimit": "the time that your group may use is used up, or the profile asks for more than is left",
+    "QOSTimeLimit": "the time that its class of service may use is used up, or the profile asks for more than is left",
+    "JobHoldMaxRequeue": "the scheduler put it on hold after too many starts; ask your administrator",
     "JobArrayTaskLimit": "others of its kind run already",
     "JobHeldUser": "its owner has put it on hold; release it, or shut the kernel down",
     "JobHeldAdmin": "an administrator has put it on hold; ask why, or shut the kernel down",
@@ -158,11 +164,21 @@ _WAITS: Mapping[str, str] = {
     "OutOfMemory": "it ran out of memory before, and is held",
     "JobLaunchFailure": "its start failed, and it is tried again",
 }
+# The long form of what the first word of another reason says: machines that are down, drained or reserved.
+_OUT_OF_SERVICE = "nodes required for job are down"
+TOO_MANY_NODES = Waiting(
+    "the profile asks for more machines than its part of the cluster has, or grants to one session", never_clears=True
+)
 _HELD = "the scheduler holds it after a failed start; ask your administrator, or shut the kernel down"
 _UNKNOWN_REASON = "the scheduler has it wait"
 # What one job may have at most, or must have at least, is decided by the profile, and by no other job's end.
 _OWN_LIMIT = re.compile(r"(?:QOS|Assoc)Max\w*Per(?:Job|Node)(?:Limit)?|QOSMin\w+")
 _LIMIT = re.compile(r"(?:QOS|Assoc|Association)(?:Grp|Max|Job|Resource|Usage)\w*|Max\w+PerAccount|AccountingPolicy")
+
+
+def is_node_limit(reason: str) -> bool:
+    """Which is said of machines that are out of service as well as of too many that are asked for."""
+    return re.split(r"[\s,(]", reason.strip("() "), maxsplit=1)[0] == "PartitionNodeLimit"
 
 
 def waiting(reason: str) -> Waiting:
@@ -181,6 +197,6 @@ def waiting(reason: str) -> Waiting:
         return Waiting("you, or your group, use as much as is allowed at once; it goes on when some of that ends")
     if "requeued" in lowered:
         return Waiting("it was put back into the queue")
-    if "UnavailableNodes" in reason or "unavailable" in lowered:
+    if "UnavailableNodes" in reason or "unavailable" in lowered or _OUT_OF_SERVICE in lowered:
         return Waiting(_WAITS["ReqNodeNotAvail"])
     return Waiting(_UNKNOWN_REASON)

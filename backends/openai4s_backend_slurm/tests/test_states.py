@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from openai4s_backend_slurm.states import Exit
 from openai4s_provisioner.orchestration.ports import Observed
 from openai4s_provisioner.orchestration.reasons import Reason
 
+VOCABULARY = Path(states.__file__).with_name("vocabulary.txt").read_text(encoding="utf-8").splitlines()
 FAILED, CANCELLED = Observed.FAILED, Observed.CANCELLED
 OVER = {
     "COMPLETED": (Observed.COMPLETED, None),
@@ -34,16 +37,17 @@ LIVE = {
     Observed.ENDING: "COMPLETING STAGE_OUT CANCELLED,COMPLETING COMPLETED+COMPLETING",
 }
 NEVER = """
-    PartitionTimeLimit PartitionNodeLimit AccountNotAllowed QOSNotAllowed BadConstraints InvalidAccount InvalidQOS
+    PartitionTimeLimit AccountNotAllowed QOSNotAllowed BadConstraints InvalidAccount InvalidQOS
     DependencyNeverSatisfied ReservationDeleted DeadLine QOSMaxCpuPerJobLimit QOSMaxNodePerJobLimit
     QOSMaxWallDurationPerJobLimit QOSMaxCpuMinutesPerJobLimit QOSMinCpuNotSatisfied QOSMinGRES QOSMinMemory QOSMinNode
     AssocMaxCpuPerJobLimit AssocMaxNodePerJobLimit AssocMaxWallDurationPerJobLimit AssocMaxMemPerJob AssocMaxGRESPerJob
-    AssocMaxBillingPerJob QOSMaxGRESPerNode MaxMemPerLimit PartitionConfig"""
+    AssocMaxBillingPerJob QOSMaxGRESPerNode MaxMemPerLimit"""
 WAITS = """None Resources Priority Dependency BeginTime Licenses Reservation Cleaning Prolog NodeDown PartitionDown
     PartitionInactive JobArrayTaskLimit JobHeldUser JobHeldAdmin SchedDefer ReqNodeNotAvail QOSGrpCpuLimit QOSGrpGRES
     QOSMaxJobsPerUserLimit QOSMaxCpuPerUserLimit AssocGrpJobsLimit AssocMaxJobsLimit AssociationJobLimit QOSJobLimit
     QOSUsageThreshold QOSResourceLimit MaxJobsPerAccount MaxGRESPerAccount AssocGrpMemLimit AssocGrpCPURunMinutesLimit
-    QOSMaxSubmitJobPerUserLimit FrontEndDown FedJobLock PowerNotAvail BurstBufferResources"""
+    QOSMaxSubmitJobPerUserLimit FrontEndDown FedJobLock PowerNotAvail BurstBufferResources
+    PartitionNodeLimit PartitionConfig AssociationTimeLimit QOSTimeLimit JobHoldMaxRequeue"""
 
 
 @pytest.mark.parametrize("state", OVER)
@@ -107,6 +111,20 @@ def test_what_clears_by_itself_has_words_of_its_own(reason: str) -> None:
 )
 def test_what_may_clear_is_never_acted_on(reason: str) -> None:
     assert not states.waiting(reason).never_clears
+
+
+def test_machines_out_of_service_are_named_as_the_cause() -> None:
+    for reason in ("ReqNodeNotAvail, UnavailableNodes:c1", "Nodes required for job are DOWN, DRAINED or reserved for"):
+        assert "not available now" in states.waiting(reason).words
+    both = states.waiting("PartitionNodeLimit").words
+    assert "out of service" in both
+    assert "asks for more of them" in both
+
+
+def test_no_words_of_ours_are_the_scheduler_s() -> None:
+    told = [*states._NEVER.values(), *states._WAITS.values(), states._HELD, states.TOO_MANY_NODES.words]
+    words = [line for line in VOCABULARY if line and not line.startswith("#")]
+    assert not [(text, word) for text in told for word in words if word.lower() in text.lower()]
 
 
 def test_a_held_job_is_explained() -> None:
