@@ -291,7 +291,7 @@ class Reconciler:
         now = await self._store.run(Store.situation, workload_id)
         if now is None or await self._store.run(Store.driver_of, workload_id) != self._daemon.daemon_id:
             return
-        self._pace.saw(now)
+        self._pace.saw(now, self._clock())
         if now.workload.kind is Kind.BATCH:
             ended = await self._executor.command_exit(now.allocation) if asks_for_record(observation) else None
             actions = plan_batch(now.workload, now.allocation, observation, ended, self._clock(), self._policy)
@@ -319,7 +319,7 @@ class Reconciler:
         if now is None:
             return
         if now != before:
-            self._pace.saw(now)
+            self._pace.saw(now, self._clock())
             self._changes.announce(workload_id)
         if now.allocation.allocation_id != before.allocation.allocation_id:
             await self._clear_quietly(before)
