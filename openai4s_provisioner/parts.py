@@ -75,8 +75,8 @@ def load_backends(config: SiteConfig, settings: AppSettings) -> dict[str, Alloca
                 state_dir=settings.state_dir, exchange_dir=settings.exchange_dir, options=options
             )
         except ConfigError as error:
-            place = config.place_of("backends", entry.name)
-            raise ConfigError(f"{place}: {error}" if place else str(error)) from error
+            place = config.place_of("backends", entry.name, *filter(None, [error.key]))
+            raise ConfigError(f"{place}: {error}" if place else str(error), error.key) from error
     return backends
 
 
