@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ CLOCKS: dict[str, Any] = {"period_s": 5.0, "settle_s": 60.0, "call_deadline_s": 
 ONE_POLL_S = 10.0 + (5.0 if FULL else 0.5)  # the period, and what a busy machine may need for one look
 A_WHILE_S = 120.0 if FULL else 40.0
 ANYWHERE = 'partition = "all"'
+
+NAMED = re.compile(r"(?i)partition|qos|quality of service")  # what is read by everybody names neither
 
 NewPerson = Callable[..., Person]
 VARIANTS = ["without accounting", "with accounting"]
@@ -244,8 +247,25 @@ def test_a_requeued_job_does_not_serve_the_session(
     else:
         cluster.admin.node_down(cluster.admin.node_of(job))
     recovered(person, cluster, job)
+    (why,) = [line for line in person.ask("recorded") if line.startswith("recovering ")]
+    assert "It was put back into the queue, where the kernel's memory could not follow" in why
     person.ask("shut_down")
     nothing_left(cluster, wait_until)
+
+
+def test_a_requeued_job_that_nobody_uses_says_so_and_what_to_do(
+    some_cluster: Cluster, new_person: NewPerson, user_runs: Any, wait_until: Any
+) -> None:
+    profile = 'partition = "cpu"\nremove_options = ["--no-requeue"]'
+    cluster, person = some_cluster, new_person(some_cluster, profile)
+    person.ask("start")
+    user_runs(cluster, "scontrol", "requeue", only_job(cluster))
+    ended(person, cluster, "PREEMPTED", wait_until, A_WHILE_S)
+    (session,) = person.ask("shown")
+    assert "put back into the queue" in session["reason"]["detail"]
+    assert session["sentence"].endswith(session["reason"]["remedy"])
+    assert session["reason"]["detail"] in session["sentence"]
+    assert not NAMED.search(session["sentence"])
 
 
 # -- what never comes to life ----------------------------------------------------------------------------------------
@@ -258,6 +278,21 @@ def never_starts(person: Person, cluster: Cluster, wait_until: Any) -> str:
     assert len(jobs(cluster)) == 1, person.story()
     nothing_left(cluster, wait_until)
     return str(refusal.value)
+
+
+def test_what_can_never_start_says_why_and_what_to_do(
+    some_cluster: Cluster, new_person: NewPerson, wait_until: Any
+) -> None:
+    """The cluster takes the job, and would keep it for ever."""
+    cluster, person = some_cluster, new_person(some_cluster, 'partition = "cpu"\nwalltime_s = 864000')
+    told = never_starts(person, cluster, wait_until)
+    assert "the profile asks for more time than its machines are granted for. Choose less time" in told
+    (session,) = person.ask("shown")
+    assert (session["state"], session["reason"]["code"]) == ("ended", "UNSCHEDULABLE")
+    assert session["reason"]["detail"] in told
+    assert session["reason"]["detail"] in session["sentence"]
+    assert not NAMED.search(told + session["sentence"])
+    assert "CANCELLED" in session["detail"], "the raw text stands beside it"
 
 
 def test_a_job_that_dies_before_its_worker_dials_shows_its_last_lines(

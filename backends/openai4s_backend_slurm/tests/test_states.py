@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,7 @@ def test_what_can_never_clear(reason: str) -> None:
     why = states.waiting(reason)
     assert why.never_clears
     assert why.words
+    assert why.remedy
 
 
 @pytest.mark.parametrize("reason", WAITS.split())
@@ -94,6 +96,12 @@ def test_what_clears_by_itself_has_words_of_its_own(reason: str) -> None:
     why = states.waiting(reason)
     assert not why.never_clears
     assert why.words != states.waiting("SomethingNew").words
+
+
+@pytest.mark.parametrize("reason", [*NEVER.split(), *WAITS.split(), "SomethingNew", "JobHoldMaxRequeue"])
+def test_what_everybody_reads_names_no_partition_and_no_qos(reason: str) -> None:
+    why = states.waiting(reason)
+    assert not re.search(r"(?i)partition|qos|quality of service", why.words + why.remedy)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +130,8 @@ def test_machines_out_of_service_are_named_as_the_cause() -> None:
 
 
 def test_no_words_of_ours_are_the_scheduler_s() -> None:
-    told = [*states._NEVER.values(), *states._WAITS.values(), states._HELD, states.TOO_MANY_NODES.words]
+    never = [*states._NEVER.values(), states.TOO_MANY_NODES]
+    told = [text for each in never for text in (each.words, each.remedy)] + [*states._WAITS.values(), states._HELD]
     words = [line for line in VOCABULARY if line and not line.startswith("#")]
     assert not [(text, word) for text in told for word in words if word.lower() in text.lower()]
 
