@@ -57,7 +57,9 @@ class Person:
 
     async def prove(self) -> str:
         """Have it proven that sessions of the profile are isolated: "" or why not. Once proven, it costs nothing."""
-        return str((await self._of_backend(lambda backend: backend.isolates_session_credentials(self._profile))).sentence)
+        return str(
+            (await self._of_backend(lambda backend: backend.isolates_session_credentials(self._profile))).sentence
+        )
 
     async def found(self, token: str) -> str:
         """What the backend finds under a token: its handle, or ""."""
