@@ -22,6 +22,7 @@ from openai4s_provisioner.orchestration.errors import StateError
 from openai4s_provisioner.orchestration.models import ResourceProfile
 from openai4s_provisioner.orchestration.ports import IsolationVerdict
 from openai4s_provisioner.orchestration.private_folder import prepare_folder, read_private, replace_private
+from openai4s_provisioner.orchestration.reasons import Reason
 
 _log = logging.getLogger(__name__)
 _FAILURE_HOLDS_S = 10.0
@@ -45,6 +46,7 @@ class ProofResult:
     ending: Ending
     verdict: IsolationVerdict
     proven_at: float = 0.0  # seconds since the epoch
+    refused: Reason | None = None  # the place did not take the job; None: it did, or could not be asked
 
 
 class Prover(Protocol):

@@ -1,7 +1,9 @@
 """The proof of isolation as a job: a profile's sandbox, attacked on a machine that the profile leads to.
 
-The job asks for one processor for a few minutes, where the profile's sessions would go, and writes only into a folder
-of its own. It outlives whoever asked for it, and is taken up by the next who does; nothing is left once it has ended.
+The job asks for one processor for a few minutes, where the profile's sessions would go, and for none of what others
+queue for: devices, licenses, whole machines. A place that refuses such a job is asked as the profile asks, from then
+on. It writes only into a folder of its own. It outlives whoever asked for it, and is taken up by the next who does;
+nothing is left once it has ended.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ from openai4s_provisioner.orchestration.ports import (
     Rejected,
     Unknown,
 )
+from openai4s_provisioner.orchestration.reasons import Reason
+from openai4s_provisioner.orchestration.waiting import waiting_pause_s
 from openai4s_provisioner.sandbox.errors import SandboxError
 from openai4s_provisioner.sandbox.home import prepare_session_home
 from openai4s_provisioner.sandbox.interpreter import interpreter_prefixes
@@ -47,6 +51,7 @@ from .lookup import NAME
 from .masks import attacks, masks
 from .profiles import SlurmOptions, read_profile
 from .proof_tickets import FOLDER, ProofTickets, Ticket, remove_folder
+from .scarce import RefusingPlaces, place_of, without_scarce
 
 _MEMORY_MB, _WALLTIME_S = 512, 300
 _LOOK_AGAIN_S, _LONGEST_PAUSE_S = 0.5, 30.0
@@ -56,6 +61,7 @@ _WORKSPACE = "/tmp/openai4s-proof"  # noqa: S108 - only a name: the node makes o
 _OVER = (Observed.COMPLETED, Observed.FAILED, Observed.CANCELLED, Observed.GONE)
 _LARGEST_BYTES = 1 << 20
 _NOT_ARRIVED = "The job that checks it may not have arrived: the cluster did not answer. Try again in a few minutes."
+_MAY_BE_FOR_WHAT_IS_MISSING = frozenset(Reason) - {Reason.BACKEND_UNAVAILABLE}
 _FATE_IS_SETTLED_S = 120.0  # afterwards an empty look-up means that the submission never landed
 _TICKET_HOLDS_S = 7 * 86400.0
 _FORGOTTEN_AFTER_S = 14 * 86400.0
@@ -78,6 +84,7 @@ class JobProver:
         self._state_dir = state_dir
         self._exchange_dir = exchange_dir
         self._options = options
+        self._refusing = RefusingPlaces(state_dir / NAME / "refuse-small-proofs")
 
     def configuration(self, profile: ResourceProfile, private_network: bool) -> str:
         """The sandbox, the machines that the profile can lead to, the attacks, and who asks."""
@@ -93,7 +100,22 @@ class JobProver:
     async def prove(
         self, digest: str, profile: ResourceProfile, private_network: bool, waiting: Waiting
     ) -> ProofResult:
-        """Whoever gives up leaves the job as it is: the next one who asks goes on with it, in whatever process."""
+        """Which devices a session has is no part of it: they are bound, and attacked from, in the session's own job.
+
+        Whoever gives up leaves the job as it is: the next one who asks goes on with it, in whatever process.
+        """
+        small, place = without_scarce(profile), place_of(profile)
+        if small == profile or await asyncio.to_thread(self._refusing.know, place):
+            return await self._try(digest, profile, private_network, waiting)
+        result = await self._try(digest, small, private_network, waiting)
+        if result.refused in _MAY_BE_FOR_WHAT_IS_MISSING:
+            await self.end(digest)
+            result = await self._try(digest, profile, private_network, waiting)
+            if result.verdict.verified:
+                await asyncio.to_thread(self._refusing.learn, place)
+        return result
+
+    async def _try(self, digest: str, profile: ResourceProfile, private_network: bool, waiting: Waiting) -> ProofResult:
         try:
             await self._end_forgotten()
             ticket, request = await asyncio.to_thread(self._taken_up, digest, profile, private_network)
@@ -103,7 +125,7 @@ class JobProver:
             return _undecided(f"The isolation of sessions could not be probed: {error}. Make that path usable.")
         answer = None if request is None else await self._backend.submit(request)
         if isinstance(answer, Rejected):
-            return _undecided(f"The job that checks it was refused. {answer.sentence}")
+            return _undecided(f"The job that checks it was refused. {answer.sentence}", refused=answer.reason)
         if isinstance(answer, Created | Existing):
             handle: ExternalHandle | None = answer.handle
         elif ticket.handle:
@@ -223,7 +245,8 @@ class JobProver:
             if not await asyncio.to_thread(self._tickets.holds, digest, ticket):
                 return _ENDED_ELSEWHERE
             waited_s = asyncio.get_running_loop().time() - began
-            await asyncio.sleep(min(max(_LOOK_AGAIN_S, waited_s / 10), _LONGEST_PAUSE_S))
+            starts_in_s = None if seen.estimated_start is None else seen.estimated_start - time.time()
+            await asyncio.sleep(waiting_pause_s(waited_s, starts_in_s, _LOOK_AGAIN_S, _LONGEST_PAUSE_S))
         if seen.state is Observed.GONE:  # which may be an error of whoever was asked: nothing is to be left there
             with contextlib.suppress(CouldNotAsk):
                 await self._backend.cancel(handle)
@@ -238,13 +261,15 @@ class JobProver:
 
     async def _without_verdict(self, handle: ExternalHandle, seen: Observation) -> ProofResult:
         tail = (await self._backend.diagnostics(handle)).log_tail.strip()
-        reason = f" {seen.reason.sentence}" if seen.reason is not None else ""
+        reason = f" {seen.reason.sentence} {seen.explanation}".rstrip() if seen.reason is not None else ""
         told = f" Its log ends: {tail[-500:]}" if tail else ""
-        return _undecided(f"The job that checks it ended without a result ({seen.backend_detail}).{reason}{told}")
+        refused = seen.reason if seen.reason is Reason.UNSCHEDULABLE else None
+        sentence = f"The job that checks it ended without a result ({seen.backend_detail}).{reason}{told}"
+        return _undecided(sentence, refused=refused)
 
 
-def _undecided(sentence: str, ending: Ending = Ending.NO_VERDICT) -> ProofResult:
-    return ProofResult(ending, IsolationVerdict(False, sentence))
+def _undecided(sentence: str, ending: Ending = Ending.NO_VERDICT, refused: Reason | None = None) -> ProofResult:
+    return ProofResult(ending, IsolationVerdict(False, sentence), refused=refused)
 
 
 _ENDED_ELSEWHERE = _undecided("Another process has ended the check.", Ending.ELSEWHERE)

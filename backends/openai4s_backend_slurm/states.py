@@ -131,6 +131,9 @@ _NEVER: Mapping[str, Waiting] = {
     "MaxMemPerLimit": Waiting(
         "the profile asks for more memory on one machine than this cluster grants", "Choose less memory"
     ),
+    "PartitionConfig": Waiting(
+        "the profile asks for more than its machines have, or their rules exclude it", _ASK_FOR_PROFILE
+    ),
 }
 _WAITS: Mapping[str, str] = {
     "None": "it was handed in and is about to be looked at",
@@ -148,7 +151,6 @@ _WAITS: Mapping[str, str] = {
     "PartitionNodeLimit": (
         "machines that it needs are out of service, or the profile asks for more of them than may be had together now"
     ),
-    "PartitionConfig": "its machines are closed or being changed, or their rules exclude what the profile asks for",
     "AssociationTimeLimit": "the time that your group may use is used up, or the profile asks for more than is left",
     "QOSTimeLimit": "the time granted on its terms is used up, or the profile asks for more than is left",
     "JobHoldMaxRequeue": "it is on hold after too many starts; ask your administrator, or shut the kernel down",

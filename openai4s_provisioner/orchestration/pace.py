@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 from .config import Policy
 from .models import Desired, Kind, Phase
 from .store import Situation
+from .waiting import waiting_pause_s
 
 _LONGEST_BACKOFF_S = 60.0
-_OF_THE_WAIT = 10.0  # who has waited so many times as long does not mind one pause more
-_OF_WHAT_IS_LEFT = 20.0
-_WHATEVER_IS_EXPECTED = 40.0  # an estimate that is always near, and always wrong, must not cost more than this
 
 
 @dataclass(frozen=True)
@@ -49,21 +47,6 @@ def is_steady(now: Situation) -> bool:
     talking = sum(1 for worker in now.workers if worker.connected and worker.ended_at is None)
     wanted = now.workload.desired is Desired.RUNNING and allocation.gone_since is None
     return wanted and allocation.phase is Phase.ACTIVE and talking >= allocation.nodes
-
-
-def waiting_pause_s(waited_s: float, starts_in_s: float | None, quick_s: float, slow_s: float) -> float:
-    """Between two looks at something that waits for its turn: at least `quick_s`, at most `slow_s`.
-
-    A look serves only the person who reads why it waits: that it runs is told by its worker, which dials. So a fresh
-    one is looked at quickly (free machines take it at once, and what can never run is refused then), and later ones
-    wait a tenth of what they have waited already. A start that is expected far ahead spares looks from the beginning;
-    one that is near is looked at when it should have come.
-    """
-    pause = waited_s / _OF_THE_WAIT
-    if starts_in_s is not None and starts_in_s > 0:
-        pause = max(pause, starts_in_s / _OF_WHAT_IS_LEFT)
-        pause = min(pause, max(starts_in_s, waited_s / _WHATEVER_IS_EXPECTED))
-    return max(quick_s, min(pause, slow_s))
 
 
 def pause_s(now: Situation, at: float, policy: Policy) -> float:

@@ -18,8 +18,9 @@ from openai4s_provisioner.orchestration.models import (
     SessionSpec,
     Workload,
 )
-from openai4s_provisioner.orchestration.pace import pause_s, waiting_pause_s
+from openai4s_provisioner.orchestration.pace import pause_s
 from openai4s_provisioner.orchestration.store import Situation
+from openai4s_provisioner.orchestration.waiting import waiting_pause_s
 
 QUICK, SLOW = 5.0, 30.0
 POLICY = Policy(period_s=QUICK, steady_period_s=SLOW)

@@ -232,7 +232,7 @@ def test_too_many_machines_are_told_from_machines_that_are_down(
 
 MACHINES_OUT = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 MAY_CLEAR = ["ReqNodeNotAvail, UnavailableNodes:c1", "Priority", "JobHeldUser", "Dependency", MACHINES_OUT]
-MAY_CLEAR += ["PartitionNodeLimit", "PartitionConfig", "AssociationTimeLimit", "QOSTimeLimit", "JobHoldMaxRequeue"]
+MAY_CLEAR += ["PartitionNodeLimit", "AssociationTimeLimit", "QOSTimeLimit", "JobHoldMaxRequeue"]
 
 
 @pytest.mark.parametrize("reason", MAY_CLEAR)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from openai4s_backend_slurm.isolation import Ending
+from openai4s_backend_slurm.profiles import SlurmOptions
+from openai4s_backend_slurm.proof import JobProver
 from openai4s_backend_slurm.proof_tickets import ProofTickets, Ticket
+from openai4s_provisioner.orchestration.models import ExternalHandle, ResourceProfile
+from openai4s_provisioner.orchestration.ports import AllocationRequest, Created, Observation, Observed, SubmitResult
+from openai4s_provisioner.testing.faulty_backends import ManualClock, ObedientBackend
 
 
 class Bench:
@@ -94,3 +102,30 @@ def test_those_that_nobody_came_back_for_are_told(bench: Bench) -> None:
     old = bench.tickets.keep("digest", bench.ticket(began=1.0))
     bench.tickets.keep("another", bench.ticket("young", began=4e9))
     assert bench.tickets.older_than(3600.0) == [("digest", old)]
+
+
+class BackendThatSeesNoJob(ObedientBackend):
+    """It takes them, and then says of each that there is no trace of it."""
+
+    def __init__(self) -> None:
+        super().__init__(ManualClock())
+        self.ended: list[str] = []
+
+    async def submit(self, request: AllocationRequest) -> SubmitResult:
+        return Created(ExternalHandle("slurm", f"17/{request.token}"))
+
+    async def observe(self, handles: Sequence[ExternalHandle]) -> Mapping[ExternalHandle, Observation]:
+        return {handle: Observation(Observed.GONE) for handle in handles}
+
+    async def cancel(self, handle: ExternalHandle) -> None:
+        self.ended.append(handle.value)
+
+
+def test_a_proof_that_seems_gone_is_cancelled_all_the_same(tmp_path: Path) -> None:
+    """Whoever was asked may be wrong, and nothing is to be left in the queue."""
+    backend = BackendThatSeesNoJob()
+    prover = JobProver(backend, lambda token: None, tmp_path / "state", tmp_path / "exchange", SlurmOptions())
+    profile = ResourceProfile("one", "slurm", backend_options={"partition": "cpu"})
+    result = asyncio.run(prover.prove("digest", profile, False, lambda why: None))
+    assert result.ending is Ending.NO_VERDICT
+    assert len(backend.ended) == 1

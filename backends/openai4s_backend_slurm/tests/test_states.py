@@ -42,13 +42,13 @@ NEVER = """
     DependencyNeverSatisfied ReservationDeleted DeadLine QOSMaxCpuPerJobLimit QOSMaxNodePerJobLimit
     QOSMaxWallDurationPerJobLimit QOSMaxCpuMinutesPerJobLimit QOSMinCpuNotSatisfied QOSMinGRES QOSMinMemory QOSMinNode
     AssocMaxCpuPerJobLimit AssocMaxNodePerJobLimit AssocMaxWallDurationPerJobLimit AssocMaxMemPerJob AssocMaxGRESPerJob
-    AssocMaxBillingPerJob QOSMaxGRESPerNode MaxMemPerLimit"""
+    AssocMaxBillingPerJob QOSMaxGRESPerNode MaxMemPerLimit PartitionConfig"""
 WAITS = """None Resources Priority Dependency BeginTime Licenses Reservation Cleaning Prolog NodeDown PartitionDown
     PartitionInactive JobArrayTaskLimit JobHeldUser JobHeldAdmin SchedDefer ReqNodeNotAvail QOSGrpCpuLimit QOSGrpGRES
     QOSMaxJobsPerUserLimit QOSMaxCpuPerUserLimit AssocGrpJobsLimit AssocMaxJobsLimit AssociationJobLimit QOSJobLimit
     QOSUsageThreshold QOSResourceLimit MaxJobsPerAccount MaxGRESPerAccount AssocGrpMemLimit AssocGrpCPURunMinutesLimit
     QOSMaxSubmitJobPerUserLimit FrontEndDown FedJobLock PowerNotAvail BurstBufferResources
-    PartitionNodeLimit PartitionConfig AssociationTimeLimit QOSTimeLimit JobHoldMaxRequeue"""
+    PartitionNodeLimit AssociationTimeLimit QOSTimeLimit JobHoldMaxRequeue"""
 
 
 @pytest.mark.parametrize("state", OVER)
