@@ -39,7 +39,14 @@ class NoteEnd:
     extensions: int
 
 
-Note = NoteGone | NoteWaiting | NoteEnd
+@dataclass(frozen=True)
+class NotePause:
+    """The site has paused it; False: it goes on."""
+
+    is_paused: bool
+
+
+Note = NoteGone | NoteWaiting | NoteEnd | NotePause
 
 
 def talks(workers: Sequence[WorkerRow]) -> bool:
@@ -72,6 +79,9 @@ def notes_of(allocation: Allocation, seen: Observation, workers: Sequence[Worker
     if waits and _says_more(allocation, seen, now):
         notes.append(NoteWaiting(seen.waiting, seen.backend_detail, seen.estimated_start, seen.position))
     runs = allocation.phase in (Phase.GRANTED, Phase.ACTIVE)
+    is_paused = seen.state is Observed.PAUSED
+    if runs and is_paused is not (allocation.paused_since is not None):
+        notes.append(NotePause(is_paused))
     if runs and seen.ends_at is not None and has_moved(allocation.ends_at, seen.ends_at):
         notes.append(NoteEnd(seen.ends_at, allocation.extensions))
     return tuple(notes)
