@@ -30,12 +30,14 @@ from .pulse_report import PulseReport, Trouble, write_report
 from .reasons import Reason
 from .steady_clock import steady_time
 from .store import Situation, Store, StoreThread
+from .waiting import waiting_pause_s
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 _ENDING_AGAIN_S = 1.0
 _ADOPT_EVERY_S = 60.0
+_LATEST_LANDING_SHOWS_S = 3600.0
 _LAST_STEPS_S = 3.0  # for what is under way when the driving stops
 
 
@@ -351,12 +353,14 @@ class Reconciler:
             _log.error("the step of workload %s failed; it waits %g s", workload_id, pause, exc_info=error)
 
     async def _end_duplicates(self, situations: Sequence[Situation]) -> None:
-        """An attempt that was sent more than once may have landed more than once, late: looked at now and then."""
+        """An attempt that was sent more than once may have landed more than once, late: looked at ever less often."""
         for each in situations:
             allocation = each.allocation
             asked = self._duplicates_asked.get(allocation.allocation_id, 0.0)
             sent_again = allocation.submit_attempts > 1 and allocation.handle is not None
-            if not sent_again or self._clock() - asked < self._policy.settle_window_s:
+            age_s = max(0.0, self._clock() - allocation.created_at)
+            pause_s = waiting_pause_s(age_s, None, self._policy.settle_window_s, _LATEST_LANDING_SHOWS_S)
+            if not sent_again or self._clock() - asked < pause_s:
                 continue
             self._duplicates_asked[allocation.allocation_id] = self._clock()
             try:

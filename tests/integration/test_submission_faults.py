@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from openai4s_provisioner.orchestration.config import Policy
-from openai4s_provisioner.orchestration.models import Phase
+from openai4s_provisioner.orchestration.models import ExternalHandle, Phase
 from openai4s_provisioner.orchestration.reasons import Reason
 from openai4s_provisioner.orchestration.store import Store
 from openai4s_provisioner.testing.control_lab import OWNER, ControlLab, in_lab
@@ -25,6 +25,15 @@ from openai4s_provisioner.testing.faulty_backends import (
     ManualClock,
     ObedientBackend,
 )
+
+
+class BackendThatCountsLookUps(BackendWhoseSubmitLandsTwice):
+    look_ups = 0
+
+    async def find_all_by_token(self, token: str) -> list[ExternalHandle]:
+        self.look_ups += 1
+        return list(await super().find_all_by_token(token))
+
 
 # A backend's failure backs its workload off in real time; tests look past that.
 QUICK = Policy(call_deadline_s=0.2)
@@ -169,6 +178,30 @@ def test_a_submission_that_landed_twice_is_cancelled_but_for_one(
         assert [each.handle for each in backend.running] == [now.allocation.handle]
         events = [each for each in await lab.store.run(Store.events, opened.workload_id) if each.reason]
         assert [(each.kind, each.reason) for each in events] == [("stray_cancelled", Reason.DUPLICATE_SUBMISSION)]
+
+    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+
+
+def test_a_second_landing_is_looked_for_ever_less_often(tmp_path: Path, clock: ManualClock) -> None:
+    backend = BackendThatCountsLookUps(clock, delay_s=100.0)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.open("k1")
+        for _ in range(20):
+            await lab.turns()
+            clock.forward(5.0)
+        await lab.dial(opened)
+        await lab.answer_workspace(opened)
+        await lab.start_kernel(opened)
+        counts = []
+        for _ in range(6):
+            backend.look_ups = 0
+            for _ in range(120):
+                await lab.turns()
+                clock.forward(30.0)
+            counts.append(backend.look_ups)
+        assert counts[0] <= 30, "in the first hour"
+        assert all(1 <= count <= 8 for count in counts[1:]), "and it is never given up"
 
     in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
 
