@@ -75,8 +75,8 @@ def load_backends(config: SiteConfig, settings: AppSettings) -> dict[str, Alloca
                 state_dir=settings.state_dir, exchange_dir=settings.exchange_dir, options=options
             )
         except ConfigError as error:
-            place = config.place_of("backends", entry.name)
-            raise ConfigError(f"{place}: {error}" if place else str(error)) from error
+            place = config.place_of("backends", entry.name, *filter(None, [error.key]))
+            raise ConfigError(f"{place}: {error}" if place else str(error), error.key) from error
     return backends
 
 
@@ -224,7 +224,7 @@ class RunningParts:
             self._ways_in,
             desk.turned_away,
             can_recover=self._can_recover,
-            end_moved=lambda: self.walltime_watch.poke(),
+            end_moved=lambda: self.walltime_watch.loop.poke(),
         )
         outbox, changes, daemon = driving.outbox, driving.changes, driving.daemon
         self._daemon = daemon
@@ -249,7 +249,7 @@ class RunningParts:
             poke=self.reconciler.poke,
             issuer=issuer,
             policy=config.policy,
-            leases_changed=lambda: self.reclaimer.poke(),
+            leases_changed=lambda: self.reclaimer.loop.poke(),
             usage=self.usage,
             memory_limit_mb=lambda name: config.profiles[name].memory_mb if name in config.profiles else 0,
         )
@@ -293,14 +293,14 @@ class RunningParts:
         self.reports.start()
         self.tasks.start()
         self.reconciler.start()
-        self.reclaimer.start()
-        self.walltime_watch.start()
+        self.reclaimer.loop.start()
+        self.walltime_watch.loop.start()
         self._address_keeper.start()
 
     async def stop(self) -> None:
         await self.kernels.close()
-        await self.reclaimer.stop()
-        await self.walltime_watch.stop()
+        await self.reclaimer.loop.stop()
+        await self.walltime_watch.loop.stop()
         await self._address_keeper.stop()
         await self.reconciler.stop()
         await asyncio.to_thread(self.gateway.stop)
@@ -312,12 +312,12 @@ class RunningParts:
     async def keep(self, kernel_id: str, actor: str) -> leases.Kept:
         """Renew a kernel's idle clock. Raises Refused or SessionEnded."""
         kept = await self._store.run(leases.keep, kernel_id, actor, time.time())
-        self.reclaimer.poke()
+        self.reclaimer.loop.poke()
         return kept
 
     async def extend(self, workload_id: str, seconds: int, actor: str) -> Extended:
         """Put the end of a session's allocation off. Raises Refused."""
         extended = await self._walltime.extend(workload_id, seconds, actor)
-        self.walltime_watch.poke()
+        self.walltime_watch.loop.poke()
         self._changes.announce(workload_id)
         return extended

@@ -116,7 +116,7 @@ class PersonDesk:
         for kernel_id in held:
             await self._store.run(leases.keep, kernel_id, actor, time.time())
         if self._running is not None:
-            self._running.reclaimer.poke()
+            self._running.reclaimer.loop.poke()
         return await self.view(workload_id, Kind.SESSION)
 
     async def extend(self, workload_id: str, seconds: int) -> View:

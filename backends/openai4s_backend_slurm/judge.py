@@ -25,7 +25,10 @@ from .script import job_name
 _log = logging.getLogger(__name__)
 _NEVER_AFTER_S = 20.0  # a reason that can never clear is believed when it has stood for so long
 _ACCOUNTING_LAGS_S = 10.0
-_REQUEUED = "The job was put back into the queue, where its kernel's memory could not follow."
+_REQUEUED = (
+    "It was put back into the queue, where the kernel's memory could not follow, so it was ended; ask your "
+    "administrator if you did not do that yourself."
+)
 Wanted = Mapping[ExternalHandle, tuple[JobName, str]]
 Cancel = Callable[[JobName, str], None]
 
@@ -94,7 +97,7 @@ class Judge:
         if not why.never_clears:
             self._never_since.pop(token, None)
         elif self._clock() - self._never_since.setdefault(token, self._clock()) >= _NEVER_AFTER_S:
-            self._give_up(name, token, Reason.UNSCHEDULABLE, f"It can never start: {why.words}.")
+            self._give_up(name, token, Reason.UNSCHEDULABLE, f"It could never start: {why.words}. {why.remedy}.")
         is_guess = row.starts_at is None or row.starts_at <= self._clock() or why.never_clears
         starts_at = None if is_guess else row.starts_at
         position = self._position(row, name.cluster)
@@ -180,7 +183,7 @@ class Judge:
         self._never_since.pop(token, None)
         verdict = self._verdict(token)
         if verdict is not None and state is not Observed.COMPLETED:
-            return Observation(Observed.FAILED, verdict[0], backend_detail=f"{verdict[1]} {detail}", hosts=hosts)
+            return Observation(Observed.FAILED, verdict[0], backend_detail=detail, hosts=hosts, explanation=verdict[1])
         if state is Observed.FAILED and reason is None:
             reason = exit_.reason if exit_ is not None else Reason.WORKER_LOST
             detail = detail if exit_ is None else f"{detail}; exit {exit_.code}:{exit_.signal}"

@@ -16,7 +16,7 @@ from .broker import Broker, BrokerError
 from .lookup import on
 from .parse import QueueRow
 
-_HOLDS_S = 30.0
+_HOLDS_S = 120.0  # it lists what everybody has waiting there
 _HIDDEN_HOLDS_S = 3600.0
 _TURN = re.compile(r"\(?(?:Priority|Resources|ReqNodeNotAvail)\b")
 

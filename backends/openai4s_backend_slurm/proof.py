@@ -1,7 +1,8 @@
 """The proof of isolation as a job: a profile's sandbox, attacked on a machine that the profile leads to.
 
-The job asks for one processor for a few minutes, where the profile's sessions would go. It writes only into a folder of
-its own, and leaves none behind.
+The job asks for one processor for a few minutes, where the profile's sessions would go, and for none of what others
+queue for: devices, licenses, whole machines. A place that refuses such a job is asked as the profile asks, from then
+on. It writes only into a folder of its own, and leaves none behind.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ from openai4s_provisioner.orchestration.ports import (
     Rejected,
     Unknown,
 )
+from openai4s_provisioner.orchestration.reasons import Reason
+from openai4s_provisioner.orchestration.waiting import waiting_pause_s
 from openai4s_provisioner.sandbox.errors import SandboxError
 from openai4s_provisioner.sandbox.home import prepare_session_home
 from openai4s_provisioner.sandbox.interpreter import interpreter_prefixes
@@ -46,6 +49,7 @@ from openai4s_provisioner.worker.proof import REQUEST, VERDICT
 from .isolation import Waiting
 from .masks import attacks, masks
 from .profiles import SlurmOptions, read_profile
+from .scarce import RefusingPlaces, place_of, without_scarce
 
 _MEMORY_MB, _WALLTIME_S = 512, 300
 _LOOK_AGAIN_S, _LONGEST_PAUSE_S = 0.5, 30.0
@@ -55,7 +59,14 @@ _WORKSPACE = "/tmp/openai4s-proof"  # noqa: S108 - only a name: the node makes o
 _OVER = (Observed.COMPLETED, Observed.FAILED, Observed.CANCELLED, Observed.GONE)
 _LARGEST_BYTES = 1 << 20
 _FOLDER = "proof-"
+_MAY_BE_FOR_WHAT_IS_MISSING = frozenset(Reason) - {Reason.BACKEND_UNAVAILABLE}
 _FORGOTTEN_AFTER_S = 14 * 86400.0
+
+
+@dataclass(frozen=True)
+class _Tried:
+    verdict: IsolationVerdict
+    refused: Reason | None = None  # the place did not take the job; None: it did, or could not be asked
 
 
 class JobProver:
@@ -74,6 +85,7 @@ class JobProver:
         self._state_dir = state_dir
         self._exchange_dir = exchange_dir
         self._options = options
+        self._refusing = RefusingPlaces(state_dir / "slurm" / "refuse-small-proofs")
 
     def configuration(self, profile: ResourceProfile, private_network: bool) -> str:
         """The sandbox, the machines that the profile can lead to, the attacks, and who asks."""
@@ -87,6 +99,18 @@ class JobProver:
         return hashlib.sha256(json.dumps(parts, default=str, sort_keys=True).encode()).hexdigest()
 
     async def prove(self, profile: ResourceProfile, private_network: bool, waiting: Waiting) -> IsolationVerdict:
+        """Which devices a session has is no part of it: they are bound, and attacked from, in the session's own job."""
+        small, place = without_scarce(profile), place_of(profile)
+        if small == profile or await asyncio.to_thread(self._refusing.know, place):
+            return (await self._try(profile, private_network, waiting)).verdict
+        tried = await self._try(small, private_network, waiting)
+        if tried.refused in _MAY_BE_FOR_WHAT_IS_MISSING:
+            tried = await self._try(profile, private_network, waiting)
+            if tried.refused is None and tried.verdict.verified:
+                await asyncio.to_thread(self._refusing.learn, place)
+        return tried.verdict
+
+    async def _try(self, profile: ResourceProfile, private_network: bool, waiting: Waiting) -> _Tried:
         try:
             with _own_folder(self._exchange_dir) as folder:
                 request = await asyncio.to_thread(self._request, profile, private_network, folder)
@@ -95,11 +119,10 @@ class JobProver:
                 finally:
                     self._forget(request.token)
         except SandboxError as error:
-            return IsolationVerdict(False, str(error))
+            return _Tried(IsolationVerdict(False, str(error)))
         except OSError as error:
-            return IsolationVerdict(
-                False, f"The isolation of sessions could not be probed: {error}. Make that path usable."
-            )
+            told = f"The isolation of sessions could not be probed: {error}. Make that path usable."
+            return _Tried(IsolationVerdict(False, told))
 
     @property
     def _has_conf(self) -> bool:
@@ -138,24 +161,26 @@ class JobProver:
             network=NETWORK_PRIVATE if private_network else NETWORK_SHARED,
         )
 
-    async def _run(self, request: AllocationRequest, waiting: Waiting) -> IsolationVerdict:
+    async def _run(self, request: AllocationRequest, waiting: Waiting) -> _Tried:
         answer = await self._backend.submit(request)
         if isinstance(answer, Rejected):
-            return IsolationVerdict(False, f"The job that checks it was refused. {answer.sentence}")
+            told = f"The job that checks it was refused. {answer.sentence}"
+            return _Tried(IsolationVerdict(False, told), answer.reason)
         handle = answer.handle if isinstance(answer, Created | Existing) else await self._found(request.token)
         if handle is None:
             why = answer.backend_detail if isinstance(answer, Unknown) else ""
             told = (
                 "The job that checks it may not have arrived: the cluster did not answer. Try again in a few minutes."
             )
-            return IsolationVerdict(False, f"{told} {why}".strip())
+            return _Tried(IsolationVerdict(False, f"{told} {why}".strip()))
         try:
             seen = await self._ended(handle, request, waiting)
         except BaseException:  # nobody waits for it any more
             with contextlib.suppress(Exception):
                 await asyncio.shield(self._backend.cancel(handle))
             raise
-        return await self._verdict(handle, request, seen)
+        refused = seen.reason if seen.reason is Reason.UNSCHEDULABLE else None
+        return _Tried(await self._verdict(handle, request, seen), refused)
 
     async def _found(self, token: str) -> ExternalHandle | None:
         """Its fate is open. One that shows only later finds its folder gone, and ends at once."""
@@ -176,7 +201,8 @@ class JobProver:
             if seen.state in _OVER or (request.attempt_dir / VERDICT).exists():
                 return seen
             waited_s = asyncio.get_running_loop().time() - began
-            await asyncio.sleep(min(max(_LOOK_AGAIN_S, waited_s / 10), _LONGEST_PAUSE_S))
+            starts_in_s = None if seen.estimated_start is None else seen.estimated_start - time.time()
+            await asyncio.sleep(waiting_pause_s(waited_s, starts_in_s, _LOOK_AGAIN_S, _LONGEST_PAUSE_S))
 
     async def _verdict(self, handle: ExternalHandle, request: AllocationRequest, seen: Observation) -> IsolationVerdict:
         deadline = asyncio.get_running_loop().time() + (_VERDICT_SHOWS_S if seen.state is Observed.COMPLETED else 0.0)
@@ -190,7 +216,7 @@ class JobProver:
 
     async def _without_verdict(self, handle: ExternalHandle, seen: Observation) -> IsolationVerdict:
         tail = (await self._backend.diagnostics(handle)).log_tail.strip()
-        reason = f" {seen.reason.sentence}" if seen.reason is not None else ""
+        reason = f" {seen.reason.sentence} {seen.explanation}".rstrip() if seen.reason is not None else ""
         told = f" Its log ends: {tail[-500:]}" if tail else ""
         return IsolationVerdict(
             False, f"The job that checks it ended without a result ({seen.backend_detail}).{reason}{told}"

@@ -10,6 +10,7 @@ import asyncio
 
 from ..app import ControlPlane
 from ..app_values import AppSettings
+from ..orchestration.admission import check_profile
 from ..orchestration.config import SiteConfig
 from ..orchestration.errors import ConfigError
 from ..orchestration.store.sqlite import FILE_NAME
@@ -40,7 +41,7 @@ class ControlDoor:
             for profile in parts.config.profiles.values():
                 backend = parts.backends.get(profile.backend)
                 if backend is not None:
-                    backend.check_profile(profile)
+                    check_profile(parts.config, backend, profile)
         except ConfigError as error:
             return str(error)
         return None

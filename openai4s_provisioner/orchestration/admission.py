@@ -130,10 +130,9 @@ class Admission:
                 f"Installed: {known}. Install it, or choose another profile.",
             )
         try:
-            backend.check_profile(profile)
+            check_profile(self._config, backend, profile)
         except ConfigError as error:
-            where = self._config.place_of("profiles", profile.name, *_named_key(profile, str(error)))
-            raise Refused(Reason.INVALID_SPEC, f"Profile {profile.name!r}{_at(where)}: {error}") from error
+            raise Refused(Reason.INVALID_SPEC, str(error)) from error
         return backend
 
     def _check_policy(self, spec: WorkloadSpec, profile: ResourceProfile) -> None:
@@ -158,6 +157,15 @@ class Admission:
         """As for sessions, of which a BATCH takes no place."""
         if self._store.exists and await self._store.run(batches.active, owner) >= self._config.limits.max_batches:
             raise Refused(Reason.QUOTA_EXCEEDED, batches.too_many(self._config.limits.max_batches))
+
+
+def check_profile(config: SiteConfig, backend: AllocationBackend, profile: ResourceProfile) -> None:
+    """Raises ConfigError, with file and line of what the backend does not accept."""
+    try:
+        backend.check_profile(profile)
+    except ConfigError as error:
+        where = config.place_of("profiles", profile.name, *filter(None, [error.key]))
+        raise ConfigError(f"Profile {profile.name!r}{_at(where)}: {error}", error.key) from error
 
 
 def check_spec(request: AdmissionRequest, profile: ResourceProfile) -> None:
@@ -230,8 +238,3 @@ def _invalid(sentence: str) -> Refused:
 
 def _at(where: str) -> str:
     return f" ({where})" if where else ""
-
-
-def _named_key(profile: ResourceProfile, message: str) -> tuple[str, ...]:
-    """The option that a backend's complaint is about, to find its line; only a hint."""
-    return next(((key,) for key in profile.backend_options if key in message), ())

@@ -68,9 +68,9 @@ def test_a_short_life_is_not_warned_of_at_its_beginning() -> None:
 def test_an_end_that_is_computed_twice_is_one_end() -> None:
     assert decide(replace(END, warned_for=10_000.0 - MOVED_S), 9_500.0) == Wait()
     seen = Observation(Observed.RUNNING, ends_at=10_000.0)
-    assert notes_of(RUNNING, seen, (), 1.0) == (NoteEnd(10_000.0),)
+    assert notes_of(RUNNING, seen, (), 1.0) == (NoteEnd(10_000.0, 0),)
     assert notes_of(replace(RUNNING, ends_at=10_002.0), seen, (), 1.0) == ()
-    assert notes_of(replace(RUNNING, ends_at=10_060.0), seen, (), 1.0) == (NoteEnd(10_000.0),)
+    assert notes_of(replace(RUNNING, ends_at=10_060.0), seen, (), 1.0) == (NoteEnd(10_000.0, 0),)
     assert notes_of(PENDING, replace(seen, state=Observed.PENDING), (), 1.0) == ()
 
 

@@ -27,7 +27,7 @@ OTHERS = (
     "test_waiting",
     "test_oddities",
     "test_wrappers",
-    "test_profiles",
+    "test_bad_input",
     "test_clock",
 )
 FILES = tuple(f"{_FOLDER}/{name}.py" for name in (*FAULTS, *OTHERS))

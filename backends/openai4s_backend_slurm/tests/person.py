@@ -12,6 +12,7 @@ import json
 import os
 import sqlite3
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,11 @@ from jupyter_events import EventLogger
 from openai4s_provisioner.app import ControlPlane
 from openai4s_provisioner.jupyter import kernelspecs
 from openai4s_provisioner.jupyter.announcer import SCHEMA_ID
+from openai4s_provisioner.jupyter.session_json import session_json
 from openai4s_provisioner.jupyter.settings import OpenAI4S
 from openai4s_provisioner.orchestration.store.sqlite import FILE_NAME
 from openai4s_provisioner.parts import load_site_config
+from openai4s_provisioner.person_desk import PersonDesk
 
 _ANSWER_S = 60.0
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -142,6 +145,11 @@ class Person:
     async def kernel_id(self) -> str:
         assert self._manager.provisioner is not None
         return str(self._manager.provisioner.kernel_id)
+
+    async def shown(self) -> list[dict[str, Any]]:
+        """What the REST interface says of all sessions, the newest first."""
+        found = await asyncio.wrap_future(ControlPlane.shared(OpenAI4S().frozen()).ask(PersonDesk.overview))
+        return [session_json(view, time.time(), str) for view in found.views]
 
     async def recorded(self) -> list[str]:
         """What is written down of all sessions: who did what, and why."""

@@ -5,6 +5,7 @@ The clusters are swept between tests, but remember: only jobs of the test that r
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from openai4s_backend_slurm.lab import Cluster
@@ -15,6 +16,7 @@ from .people import Person
 ANYWHERE = 'partition = "all"'
 ONE_NODE = 'partition = "cpu"\nnodelist = "c1"\nexclusive = true'  # which a test can occupy
 MAY_REQUEUE = 'partition = "cpu"\nremove_options = ["--no-requeue"]'
+NAMED = re.compile(r"(?i)partition|qos|quality of service")  # what is read by everybody names neither
 ACCOUNTING_LAGS_S = 10.0  # it hears of an end a little later than the queue
 
 

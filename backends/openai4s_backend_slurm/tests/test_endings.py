@@ -13,7 +13,7 @@ from openai4s_backend_slurm.lab import Cluster
 
 from .clocks import ONE_POLL_S
 from .conftest import NewPerson
-from .session_jobs import MAY_REQUEUE, ended, only_job
+from .session_jobs import MAY_REQUEUE, NAMED, ended, only_job
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -44,7 +44,7 @@ def test_it_is_preempted_while_nobody_is_there(either_cluster: Cluster, new_pers
 
 
 @pytest.mark.parametrize("who", ["owner", "system"])
-def test_it_is_put_back_into_the_queue_while_nobody_is_there(
+def test_it_is_put_back_into_the_queue_while_nobody_is_there_which_is_said_with_what_to_do(
     either_cluster: Cluster, new_person: NewPerson, user_runs: Any, wait_until: Any, who: str
 ) -> None:
     """Where a site takes `--no-requeue` away."""
@@ -56,3 +56,8 @@ def test_it_is_put_back_into_the_queue_while_nobody_is_there(
     else:
         cluster.admin.node_down(cluster.admin.node_of(job))
     ended(person, cluster, "PREEMPTED", wait_until)
+    (session,) = person.ask("shown")
+    assert "put back into the queue" in session["reason"]["detail"]
+    assert session["sentence"].endswith(session["reason"]["remedy"])
+    assert session["reason"]["detail"] in session["sentence"]
+    assert not NAMED.search(session["sentence"])

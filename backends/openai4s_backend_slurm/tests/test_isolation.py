@@ -12,6 +12,7 @@ import pytest
 
 from openai4s_backend_slurm.backend import SlurmBackend
 from openai4s_backend_slurm.lab import Cluster
+from openai4s_backend_slurm.lab.shape import GPUS_EACH
 from openai4s_provisioner.orchestration.ports import IsolationVerdict
 from openai4s_provisioner.testing.backend_lab import BackendLab
 
@@ -91,3 +92,53 @@ def test_a_check_whose_fate_was_open_is_found_again(backend_lab: BackendLab, clu
     assert verdict_of(replace(backend_lab, options=options)).verified
     names = cluster.run(["squeue", "-h", "-t", "all", "-o", "%A %j"]).stdout.splitlines()
     assert len([line for line in names if int(line.split()[0]) > cluster.swept_up_to]) == 1
+
+
+# -- what others queue for ---------------------------------------------------------------------------------------------
+
+ON_A_GPU: dict[str, Any] = {"gpus": 1, "backend_options": {"partition": "gpu", "gpu_type": "a100"}}
+NO_SMALL_JOBS = """#!/bin/sh
+echo "$*" >>{log}
+case "$*" in *--gres=gpu:a100:1*) exec /usr/bin/sbatch "$@" ;; esac
+echo 'sbatch: error: {complaint}' >&2
+exit 1
+"""
+
+
+def site_with(lab: BackendLab, tmp_path: Path, complaint: str, gres: str = "gpu:a100:1") -> tuple[BackendLab, Path]:
+    """A site where only a job that asks for `gres` is taken, and what was sent to it."""
+    wrapper, log = tmp_path / "sbatch", tmp_path / "sent"
+    wrapper.write_text(NO_SMALL_JOBS.format(log=log, complaint=complaint).replace("gpu:a100:1", gres))
+    wrapper.chmod(0o755)
+    return replace(lab, options={**lab.options, "commands": {"sbatch": str(wrapper)}}), log
+
+
+def test_a_check_does_not_queue_for_devices_that_others_have(backend_lab: BackendLab, cluster: Cluster) -> None:
+    for node in ("g1", "g2"):
+        command = ["sbatch", "--parsable", "-p", "gpu", "-w", node, "-c", "1", "--mem=10", f"--gres=gpu:{GPUS_EACH}"]
+        cluster.admin.command(*command, "--output=/dev/null", "--wrap=sleep 3600")
+    cluster.wait(lambda: [job["state"] for job in cluster.admin.jobs()] == ["RUNNING"] * 2, "every device to be taken")
+    assert verdict_of(backend_lab, **ON_A_GPU).verified
+
+
+def test_a_partition_that_takes_no_job_without_devices_is_asked_with_them_and_remembered(
+    backend_lab: BackendLab, tmp_path: Path
+) -> None:
+    site, sent = site_with(backend_lab, tmp_path, "Batch job submission failed: Job violates accounting/QOS policy")
+    assert verdict_of(site, **ON_A_GPU).verified
+    assert ["--gres" in line for line in sent.read_text().splitlines()] == [False, True]
+    sent.unlink()
+    assert verdict_of(site, **ON_A_GPU).verified, "by another process, too"
+    assert ["--gres" in line for line in sent.read_text().splitlines()] == [True]
+
+
+def test_a_check_that_is_refused_with_devices_too_says_so_and_remembers_nothing(
+    backend_lab: BackendLab, tmp_path: Path
+) -> None:
+    site, sent = site_with(backend_lab, tmp_path, "Invalid account or account/partition combination", gres="tpu:1")
+    verdict = verdict_of(site, **ON_A_GPU)
+    assert not verdict.verified
+    assert "You may not submit under this account" in verdict.sentence
+    assert len(sent.read_text().splitlines()) == 2
+    assert not site.state_dir.exists()
+    assert not site.exchange_dir.exists()

@@ -189,7 +189,11 @@ def test_a_reason_that_can_never_clear_is_believed_only_after_a_while(bench: Any
     assert here.cancelled == [4242]
     seen = here.see("CANCELLED")
     assert (seen.state, seen.reason) == (Observed.FAILED, Reason.UNSCHEDULABLE)
-    assert "more time than its partition grants" in seen.backend_detail
+    assert seen.explanation == (
+        "It could never start: the profile asks for more time than its machines are granted for. Choose less time, or "
+        "another profile; else ask your administrator to shorten this one's."
+    )
+    assert "CANCELLED" in seen.backend_detail
     assert here.see().reason is Reason.UNSCHEDULABLE, "also when it has left the queue"
 
 
@@ -240,7 +244,7 @@ def test_a_job_that_was_put_back_into_the_queue_is_ended_and_explained(bench: An
     assert here.cancelled == [4242]
     seen = here.see("CANCELLED")
     assert (seen.state, seen.reason) == (Observed.FAILED, Reason.PREEMPTED)
-    assert "put back into the queue" in seen.backend_detail
+    assert "put back into the queue" in seen.explanation
 
 
 def test_a_job_that_runs_again_before_anybody_looked_is_explained_all_the_same(bench: Any) -> None:

@@ -74,6 +74,8 @@ def test_a_requeued_job_does_not_serve_the_session(
     else:
         cluster.admin.node_down(cluster.admin.node_of(job))
     recovered(person, cluster, job, "PREEMPTED")
+    (why,) = [line for line in person.ask("recorded") if line.startswith("recovering ")]
+    assert "It was put back into the queue, where the kernel's memory could not follow" in why
     person.ask("shut_down")
     nothing_left(cluster, wait_until)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,6 +85,7 @@ def test_what_can_never_clear(reason: str) -> None:
     why = states.waiting(reason)
     assert why.never_clears
     assert why.words
+    assert why.remedy
 
 
 @pytest.mark.parametrize("reason", WAITS.split())
@@ -90,6 +93,12 @@ def test_what_clears_by_itself_has_words_of_its_own(reason: str) -> None:
     why = states.waiting(reason)
     assert not why.never_clears
     assert why.words != states.waiting("SomethingNew").words
+
+
+@pytest.mark.parametrize("reason", [*NEVER.split(), *WAITS.split(), "SomethingNew", "JobHoldMaxRequeue"])
+def test_what_everybody_reads_names_no_partition_and_no_qos(reason: str) -> None:
+    why = states.waiting(reason)
+    assert not re.search(r"(?i)partition|qos|quality of service", why.words + why.remedy)
 
 
 @pytest.mark.parametrize(

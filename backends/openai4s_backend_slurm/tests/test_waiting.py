@@ -63,8 +63,8 @@ async def submitted(lab: BackendLab, backend: SlurmBackend, wanted: ResourceProf
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"walltime_s": 9 * 86400}, "more time than its partition grants"),
-        ({"nodes": 9}, "more machines than its partition has"),
+        ({"walltime_s": 9 * 86400}, "more time than its machines are granted for"),
+        ({"nodes": 9}, "more machines than there are for it"),
     ],
 )
 def test_what_no_partition_can_ever_grant_fails_and_leaves_no_job(
@@ -83,7 +83,7 @@ def test_what_no_partition_can_ever_grant_fails_and_leaves_no_job(
         assert waits.state is Observed.PENDING
         over = await backend_lab.ended(backend, handle)
         assert (over.state, over.reason) == (Observed.FAILED, Reason.UNSCHEDULABLE)
-        assert words in over.backend_detail
+        assert words in over.explanation
 
     lives(backend_lab, scenario)
     wait_until(lambda: not cluster.run(["squeue", "-h"]).stdout.split(), "no job is left in the queue", 20)

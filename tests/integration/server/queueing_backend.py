@@ -24,6 +24,7 @@ from openai4s_provisioner.orchestration.ports import (
     Observed,
     SubmitResult,
 )
+from openai4s_provisioner.orchestration.reasons import Reason
 
 NAME = "queue"
 WAITING = "waiting for a machine"
@@ -37,6 +38,7 @@ class LocalBackendWithAQueue:
     def __init__(self, local: Any, room: Path, submissions: Path) -> None:
         self._local = local
         self._room = room
+        self._never = room.with_name("never")  # exists: what is queued can never run, and why
         self._submissions = submissions
         self._queued: dict[str, AllocationRequest] = {}
         self._left: set[str] = set()
@@ -66,6 +68,11 @@ class LocalBackendWithAQueue:
             request = self._queued.get(handle.value)
             if handle.value in self._left:
                 seen[handle] = Observation(Observed.CANCELLED)
+            elif request is not None and self._never.exists():
+                told = self._never.read_text()
+                seen[handle] = Observation(
+                    Observed.FAILED, Reason.UNSCHEDULABLE, backend_detail="(never)", explanation=told
+                )
             elif request is not None and not self._room.exists():
                 seen[handle] = Observation(
                     Observed.PENDING,
