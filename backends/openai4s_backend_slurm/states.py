@@ -133,7 +133,9 @@ _NEVER: Mapping[str, Waiting] = {
     "MaxMemPerLimit": Waiting(
         "the profile asks for more memory on one machine than this cluster grants", "Choose less memory"
     ),
-    "PartitionConfig": Waiting("the rules of its machines exclude what the profile asks for", _ASK_FOR_PROFILE),
+    "PartitionConfig": Waiting(
+        "the profile asks for more than its machines have, or their rules exclude it", _ASK_FOR_PROFILE
+    ),
     "JobHoldMaxRequeue": Waiting("it was put back into the queue too often", "Start it again"),
 }
 _WAITS: Mapping[str, str] = {

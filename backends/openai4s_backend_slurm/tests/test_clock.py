@@ -9,7 +9,7 @@ import pytest
 from openai4s_backend_slurm.lab import Cluster, missing_packages
 from openai4s_backend_slurm.lab.login_host import login_host
 
-from .people import Person
+from .people import Person, PersonError
 
 pytestmark = pytest.mark.skipif(bool(missing_packages(clocks=True)), reason="needs the program faketime")
 
@@ -22,4 +22,10 @@ def test_a_clock_that_is_off_is_said_and_leaves_no_job(cluster: Cluster, ordinar
             said = person.ask("prove")
             assert "may not have arrived" in said
             assert "the clocks, or the keys of munge, of the two may differ" in said
+            with pytest.raises(PersonError) as caught:
+                person.ask("start", 180.0)
+            told = str(caught.value)
+            assert "could not be proven to be isolated" in told
+            assert "the clocks, or the keys of munge, of the two may differ" in told
+            assert person.ask("shown") == [], "nothing was begun"
     assert not [job for job in cluster.admin.jobs(are_over=True) if int(job["id"]) > cluster.swept_up_to]
