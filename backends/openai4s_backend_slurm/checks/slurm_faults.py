@@ -27,6 +27,7 @@ OTHERS = (
     "test_waiting",
     "test_oddities",
     "test_wrappers",
+    "test_refusals",
     "test_bad_input",
     "test_clock",
 )
