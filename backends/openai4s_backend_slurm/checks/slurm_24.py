@@ -17,12 +17,14 @@ from pathlib import Path
 from checks.parts.place import REPOSITORY
 from checks.parts.report import Report, run
 
+from .slurm_faults import FAULTS
+
 TREE = REPOSITORY / ".debian13" / "tree"
 MIRROR = "http://deb.debian.org/debian"
 SUITE = "trixie"
 PACKAGES = "python3 python3-venv git ca-certificates bubblewrap procps util-linux iproute2 nftables"
 SLURM = "slurmctld slurmd slurm-client munge slurmdbd mariadb-server slurm-wlm slurm-wlm-mysql-plugin"
-TESTS = ("contract", "session", "faults", "lab", "wrappers")
+TESTS = ("test_contract", "test_session", *FAULTS, "test_lab", "test_wrappers")
 INSIDE = Path("/src")
 # How this machine reaches package registries is copied into the tree; nothing of the machine is mounted there.
 _CONFIGURATION = {"/etc/pip.conf": "etc/pip.conf", "/etc/resolv.conf": "etc/resolv.conf"}
@@ -48,7 +50,7 @@ def _body(report: Report) -> None:
     version = _inside("slurmctld -V").stdout.strip()
     report.figure("version", version)
     report.expect(" 24." in version, "the tree has Slurm 24")
-    files = " ".join(f"backends/openai4s_backend_slurm/tests/test_{name}.py" for name in TESTS)
+    files = " ".join(f"backends/openai4s_backend_slurm/tests/{name}.py" for name in TESTS)
     done = _inside(
         f"cd {INSIDE} && {_SET_UP} && .venv/bin/python -m pytest -q {files} --junit-xml=/tmp/tests.xml", is_shown=True
     )

@@ -11,6 +11,7 @@ import pytest
 
 from openai4s_backend_slurm.lab import Cluster, Shape
 
+from .clocks import CLOCKS
 from .conftest import started
 from .people import Person, PersonError
 
@@ -34,7 +35,7 @@ def limiting_cluster(request: pytest.FixtureRequest, run_mark: str, ordinary_use
 def test_a_kernel_that_wants_too_much_is_told_why_it_ended(
     limiting_cluster: Cluster, ordinary_user: Any, wait_until: Any
 ) -> None:
-    with Person(ordinary_user, limiting_cluster, 'partition = "cpu"') as person:
+    with Person(ordinary_user, limiting_cluster, 'partition = "cpu"', **CLOCKS) as person:
         person.start()
         person.begin("run", code="held = bytearray(10**9)")
         person.heard(lambda event: "used more memory than it may have" in event["sentence"], "why the kernel ended", 60)
@@ -46,7 +47,7 @@ def test_a_job_that_is_ended_for_want_of_memory_says_so(limiting_cluster: Cluste
     trap = ordinary_user.home / "greedy"
     trap.unlink(missing_ok=True)
     prologue = f"if [ -e {trap} ]; then {GREEDY} || exit 1; fi"
-    with Person(ordinary_user, limiting_cluster, f'partition = "cpu"\nprologue = """{prologue}"""') as person:
+    with Person(ordinary_user, limiting_cluster, f'partition = "cpu"\nprologue = """{prologue}"""', **CLOCKS) as person:
         assert person.ask("prove") == ""
         limiting_cluster.count_from_here()
         trap.touch()

@@ -8,8 +8,8 @@ import pytest
 
 from openai4s_backend_slurm.lab import Cluster
 
+from .clocks import CLOCKS, FULL
 from .people import Person
-from .test_faults import CLOCKS, FULL
 
 pytestmark = pytest.mark.timeout(900)
 SHORT: dict[str, Any] = dict(CLOCKS)
