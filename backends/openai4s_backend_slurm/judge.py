@@ -94,6 +94,8 @@ class Judge:
             self._give_up(name, token, Reason.PREEMPTED, _REQUEUED)
             return Observation(Observed.ENDING, backend_detail=detail)
         why = states.waiting(row.reason)
+        if states.is_node_limit(row.reason) and self._asks_too_many(row, name.cluster):
+            why = states.TOO_MANY_NODES
         if not why.never_clears:
             self._never_since.pop(token, None)
         elif self._clock() - self._never_since.setdefault(token, self._clock()) >= _NEVER_AFTER_S:
@@ -104,6 +106,13 @@ class Judge:
         return Observation(
             Observed.PENDING, waiting=why.words, backend_detail=detail, estimated_start=starts_at, position=position
         )
+
+    def _asks_too_many(self, row: QueueRow, cluster: str) -> bool:
+        """Whether it could not start there even if every machine were in service."""
+        if row.asks_nodes is None or not row.partition or "," in row.partition:
+            return False
+        most = self._lookup.nodes_granted(row.partition, cluster)
+        return most is not None and row.asks_nodes > most
 
     def _still_waits(self, name: JobName, token: str) -> bool:
         """Asked again: it may have begun between the queue's answer, which can be long on its way, and our look."""

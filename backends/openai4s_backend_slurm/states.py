@@ -117,9 +117,9 @@ class Waiting:
 _LESS_TIME = "Choose less time, or another profile; else ask your administrator to shorten this one's"
 _FEWER_MACHINES = "Choose a profile with fewer machines"
 _ASK_FOR_PROFILE = "Ask your administrator to correct this profile, or choose another one"
+# What no other job's end, and no machine's return, can change: only another profile, or the site's own rules.
 _NEVER: Mapping[str, Waiting] = {
     "PartitionTimeLimit": Waiting("the profile asks for more time than its machines are granted for", _LESS_TIME),
-    "PartitionNodeLimit": Waiting("the profile asks for more machines than there are for it", _FEWER_MACHINES),
     "AccountNotAllowed": Waiting("what the profile is charged to may not use its machines", _ASK_FOR_PROFILE),
     "QOSNotAllowed": Waiting("the profile may not use its machines on the terms that it names", _ASK_FOR_PROFILE),
     "BadConstraints": Waiting("no machine has everything that the profile demands", _ASK_FOR_PROFILE),
@@ -128,15 +128,12 @@ _NEVER: Mapping[str, Waiting] = {
     "DependencyNeverSatisfied": Waiting("what it depends on will never be", _ASK_FOR_PROFILE),
     "ReservationDeleted": Waiting("the reservation that the profile names was deleted", _ASK_FOR_PROFILE),
     "DeadLine": Waiting("it could not start before its deadline", "Start it again, or choose a smaller profile"),
-    "AssociationTimeLimit": Waiting("the profile asks for more time than you may have", _LESS_TIME),
-    "QOSTimeLimit": Waiting("the profile asks for more time than its terms grant", _LESS_TIME),
     "MaxMemPerLimit": Waiting(
         "the profile asks for more memory on one machine than this cluster grants", "Choose less memory"
     ),
     "PartitionConfig": Waiting(
         "the profile asks for more than its machines have, or their rules exclude it", _ASK_FOR_PROFILE
     ),
-    "JobHoldMaxRequeue": Waiting("it was put back into the queue too often", "Start it again"),
 }
 _WAITS: Mapping[str, str] = {
     "None": "it was handed in and is about to be looked at",
@@ -151,6 +148,12 @@ _WAITS: Mapping[str, str] = {
     "NodeDown": "a machine that it needs is down",
     "PartitionDown": "its machines are closed for the time being",
     "PartitionInactive": "its machines take up no work for the time being",
+    "PartitionNodeLimit": (
+        "machines that it needs are out of service, or the profile asks for more of them than may be had together now"
+    ),
+    "AssociationTimeLimit": "the time that your group may use is used up, or the profile asks for more than is left",
+    "QOSTimeLimit": "the time granted on its terms is used up, or the profile asks for more than is left",
+    "JobHoldMaxRequeue": "it is on hold after too many starts; ask your administrator, or shut the kernel down",
     "JobArrayTaskLimit": "others of its kind run already",
     "JobHeldUser": "its owner has put it on hold; release it, or shut the kernel down",
     "JobHeldAdmin": "an administrator has put it on hold; ask why, or shut the kernel down",
@@ -171,12 +174,20 @@ _WAITS: Mapping[str, str] = {
     "OutOfMemory": "it ran out of memory before, and is held",
     "JobLaunchFailure": "its start failed, and it is tried again",
 }
+# The long form of what the first word of another reason says: machines that are down, drained or reserved.
+_OUT_OF_SERVICE = "nodes required for job are down"
+TOO_MANY_NODES = Waiting("the profile asks for more machines than there are for it", _FEWER_MACHINES)
 _HELD = "the scheduler holds it after a failed start; ask your administrator, or shut the kernel down"
 _UNKNOWN_REASON = "the scheduler has it wait"
 # What one job may have at most, or must have at least, is decided by the profile, and by no other job's end.
 _OWN_REMEDY = "Choose another profile, or ask your administrator what you may have"
 _OWN_LIMIT = re.compile(r"(?:QOS|Assoc)Max\w*Per(?:Job|Node)(?:Limit)?|QOSMin\w+")
 _LIMIT = re.compile(r"(?:QOS|Assoc|Association)(?:Grp|Max|Job|Resource|Usage)\w*|Max\w+PerAccount|AccountingPolicy")
+
+
+def is_node_limit(reason: str) -> bool:
+    """Which is said of machines that are out of service as well as of too many that are asked for."""
+    return re.split(r"[\s,(]", reason.strip("() "), maxsplit=1)[0] == "PartitionNodeLimit"
 
 
 def waiting(reason: str) -> Waiting:
@@ -195,6 +206,6 @@ def waiting(reason: str) -> Waiting:
         return Waiting("you, or your group, use as much as is allowed at once; it goes on when some of that ends")
     if "requeued" in lowered:
         return Waiting("it was put back into the queue")
-    if "UnavailableNodes" in reason or "unavailable" in lowered:
+    if "UnavailableNodes" in reason or "unavailable" in lowered or _OUT_OF_SERVICE in lowered:
         return Waiting(_WAITS["ReqNodeNotAvail"])
     return Waiting(_UNKNOWN_REASON)

@@ -56,7 +56,7 @@ class CountedSite:
 
     def _row(self, number: int) -> str:
         where, why = ("c1", "None") if self.state == RUNNING else ("", "Resources")
-        return f"{number}|{self.state}|{self.names[number - 1]}|me|1|N/A|N/A|10:00|{where}|cpu|1|{why}\n"
+        return f"{number}|{self.state}|{self.names[number - 1]}|1|N/A|N/A|{where}|cpu|1|{why}\n"
 
 
 async def _measure(folder: Path, sessions: int, state: str, simulated_s: float) -> Counter[str]:

@@ -28,6 +28,10 @@ class Administration:
     def node_down(self, node: str, reason: str = "taken out") -> None:
         self.command("scontrol", "update", f"NodeName={node}", "State=DOWN", f"Reason={reason}")
 
+    def node_drain(self, node: str, reason: str = "maintenance") -> None:
+        """No further job starts there."""
+        self.command("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
+
     def node_resume(self, node: str) -> None:
         """Back into service. It may have come back by itself: its daemon registers again, and then this is refused."""
         try:

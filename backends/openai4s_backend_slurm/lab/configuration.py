@@ -119,6 +119,7 @@ def _nodes_and_partitions(layout: Layout, ports: Ports, host: str, addresses: tu
         f"PartitionName=gpu Nodes={with_gpus} {times} PriorityTier=10 PreemptMode=OFF",
         f"PartitionName=all Nodes={','.join(layout.nodes)} {times} PriorityTier=10 PreemptMode=OFF",
         f"PartitionName=scavenge Nodes={','.join(layout.nodes)} {times} PriorityTier=1 PreemptMode=REQUEUE",
+        f"PartitionName=hidden Nodes={','.join(layout.nodes)} {times} PriorityTier=10 PreemptMode=OFF Hidden=YES",
     ]
     return "\n".join(lines) + "\n"
 

@@ -13,7 +13,7 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +57,19 @@ class Person:
 
     async def prove(self) -> str:
         """Have it proven that sessions of the profile are isolated: "" or why not. Once proven, it costs nothing."""
+        return str(
+            (await self._of_backend(lambda backend: backend.isolates_session_credentials(self._profile))).sentence
+        )
+
+    async def found(self, token: str) -> str:
+        """What the backend finds under a token: its handle, or ""."""
+        handle = await self._of_backend(lambda backend: backend.find_by_token(token))
+        return "" if handle is None else str(handle.value)
+
+    async def _of_backend(self, ask: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
         control = ControlPlane.shared(OpenAI4S().frozen())
-        backend: Any = control._admitting.backends[self._profile.backend]
-        asking = backend.isolates_session_credentials(self._profile)
-        return str((await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asking, control._loop))).sentence)
+        asking = ask(control._admitting.backends[self._profile.backend])
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asking, control._loop))
 
     async def start(self) -> str:
         """The kernel, without anybody connected to it."""

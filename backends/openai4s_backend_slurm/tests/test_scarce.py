@@ -17,6 +17,7 @@ from openai4s_provisioner.orchestration.models import ExternalHandle, ResourcePr
 from openai4s_provisioner.orchestration.ports import (
     AllocationRequest,
     Created,
+    IsolationVerdict,
     Observation,
     Observed,
     SubmitResult,
@@ -65,12 +66,18 @@ class BackendWhereJobsWithoutDevicesNeverStart(ObedientBackend):
         return {each: never if each.value.endswith("/0") else Observation(Observed.COMPLETED) for each in handles}
 
 
+async def proven(prover: JobProver) -> IsolationVerdict:
+    result = await prover.prove("digest", PROFILE, False, lambda why: None)
+    await prover.end("digest")
+    return result.verdict
+
+
 def test_a_small_job_that_could_never_start_is_followed_by_one_as_the_profile_asks(tmp_path: Path) -> None:
     backend = BackendWhereJobsWithoutDevicesNeverStart()
     folders = (tmp_path / "state", tmp_path / "exchange")
     for expected in ([0, 2], [0, 2, 2]):
         prover = JobProver(backend, lambda token: None, *folders, SlurmOptions())
-        verdict = asyncio.run(prover.prove(PROFILE, False, lambda why: None))
+        verdict = asyncio.run(proven(prover))
         assert verdict.verified, verdict.sentence
         assert backend.asked == expected, "the second one knows"
     assert not folders[1].exists()

@@ -89,6 +89,39 @@ def test_what_no_partition_can_ever_grant_fails_and_leaves_no_job(
     wait_until(lambda: not cluster.run(["squeue", "-h"]).stdout.split(), "no job is left in the queue", 20)
 
 
+def test_machines_that_are_drained_are_waited_for(
+    backend_lab: BackendLab, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A maintenance: every machine of the partition is out of service, for longer than any reason is doubted."""
+    monkeypatch.setattr(judge, "_NEVER_AFTER_S", 0.5)
+    for node in ("c1", "c2"):
+        cluster.admin.node_drain(node)
+
+    async def scenario(backend: SlurmBackend) -> None:
+        wanted: list[dict[str, Any]] = [{"nodes": 1}, {"nodes": 2}, {"options": {"nodelist": "c1"}}]
+        handles = [await submitted(backend_lab, backend, profile(backend_lab, **each)) for each in wanted]
+        for handle in handles:
+            await seen(backend_lab, backend, handle, lambda each: "not available now" in each.waiting)
+        looks = 0
+
+        async def stood_for_a_while() -> bool:
+            nonlocal looks
+            looks += 1
+            answers = await backend.observe(handles)
+            assert {each.state for each in answers.values()} == {Observed.PENDING}
+            return looks > 40  # each of which takes `min_interval_s`
+
+        await backend_lab.until(stood_for_a_while, "the maintenance to last")
+        for node in ("c1", "c2"):
+            cluster.admin.node_resume(node)
+        for handle in handles:
+            await seen(backend_lab, backend, handle, lambda each: each.state is Observed.RUNNING)
+            await backend.cancel(handle)
+            await backend_lab.ended(backend, handle)
+
+    lives(backend_lab, scenario)
+
+
 @pytest.mark.parametrize(
     ("options", "changes", "reason"),
     [
