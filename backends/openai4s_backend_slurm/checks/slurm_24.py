@@ -27,7 +27,10 @@ TREE = REPOSITORY / ".debian13" / "tree"
 SUITE = "trixie"
 PACKAGES = "python3 python3-venv git ca-certificates bubblewrap procps util-linux iproute2 nftables"
 SLURM = "slurmctld slurmd slurm-client munge slurmdbd mariadb-server slurm-wlm slurm-wlm-mysql-plugin"
-TESTS = ("contract", "session", "faults", "lab", "wrappers")
+TESTS = (
+    *("contract", "session", "faults", "lab", "wrappers"),
+    *("gpu_session", "gangs", "cgroups", "memory", "extending", "waiting"),
+)
 INSIDE = Path("/src")
 # How this machine reaches package registries is copied into the tree; nothing of the machine is mounted there.
 _CONFIGURATION = ("/etc/pip.conf", "/etc/resolv.conf")

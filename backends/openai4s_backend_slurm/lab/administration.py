@@ -72,11 +72,17 @@ class Administration:
         told = self.command("scontrol", "--details", "show", "job", job)
         return {node: index for nodes, index in _GRANTED.findall(told) for node in self._expanded(nodes)}
 
-    def occupy(self, node: str) -> str:
+    def preempt(self, node: str) -> str:
         """A job of somebody more important takes the whole node, as soon as it can; its id."""
         partition = "gpu" if node.removeprefix(self._cluster.layout.prefix).startswith("g") else "cpu"
         command = ["sbatch", "--parsable", "-p", partition, "-w", node, "--exclusive", "--job-name=important"]
         return self.command(*command, "--output=/dev/null", "--wrap=sleep 3600").strip()
+
+    def occupy(self, node: str) -> str:
+        """The same on an idle node, and once it has begun: whoever comes now has to wait."""
+        job = self.preempt(node)
+        self._cluster.wait(lambda: self.state(job) == "RUNNING", f"{node} to be taken")
+        return job
 
     def occupy_gpu(self, node: str) -> str:
         """A job of somebody else holds one GPU of the node; its id."""

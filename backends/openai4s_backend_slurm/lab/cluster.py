@@ -309,6 +309,13 @@ class Cluster:
             **options,
         )
 
+    @property
+    def version(self) -> tuple[int, int]:
+        """Slurm's, as in (22, 5)."""
+        words = self.run(["scontrol", "--version"]).stdout.split()
+        year, month = words[-1].split(".")[:2]
+        return int(year), int(month)
+
     def job_processes(self) -> list[psutil.Process]:
         """What runs for jobs of this cluster now, without Slurm's own processes."""
         return leftovers.jobs(self.layout)
