@@ -2,8 +2,8 @@
 Names of tests (``session``, ``gangs``) run these alone.
 
 The tree gets a copy of this checkout and sets itself up there as a contributor's machine does. Nothing of this machine
-is shared with it but its devices, control groups and the network. Whatever is written into the tree is written from
-inside it, where no link leads out.
+is shared with it but control groups and the network: packages change what they find, device files too. Whatever is
+written into the tree is written from inside it, where no link leads out.
 """
 
 from __future__ import annotations
@@ -127,8 +127,9 @@ def _inside(
     trust = {name: _TRUSTED for name in _TRUST if name in os.environ}
     mounts = [
         f"mount --bind {tree} {tree}",
-        f"mount --rbind /dev {tree}/dev",
-        f"mount --rbind /sys {tree}/sys",
+        *_own_devices(f"{tree}/dev"),
+        f"mount --rbind /sys {tree}/sys",  # control groups are mounted below
+        f"mount -o remount,bind,ro {tree}/sys",
         f"mount -t proc proc {tree}/proc",
         f"mount -t tmpfs tmpfs {tree}/tmp",
         f"mount -t tmpfs tmpfs {tree}/run",
@@ -136,7 +137,7 @@ def _inside(
     # Not chroot: behind one, nobody may make user namespaces, which sandboxes are made of.
     enter = f"mkdir -p {tree}/.old && cd {tree} && pivot_root . .old && umount -l /.old"
     script = f"{' && '.join(mounts)} && {enter} && exec /bin/bash -c {shlex.quote(command)}"
-    own = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]
+    own = ["unshare", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--propagation", "private"]
     environment = {
         "SKIP_JUPYTER_BUILDER": "1",
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -147,6 +148,19 @@ def _inside(
     given: dict[str, Any] = {"stdin": subprocess.DEVNULL} if content is None else {"input": content}
     argv = [*own, "/bin/bash", "-c", script]
     return subprocess.run(argv, env=environment, stdout=shown, stderr=shown, check=False, **given)
+
+
+def _own_devices(folder: str) -> list[str]:
+    """Commands that make a /dev: what every program expects, and the two terminals that may pass for GPUs."""
+    wanted = ("null", "zero", "full", "random", "urandom", "fd", "stdin", "stdout", "stderr", "tty", "tty0", "tty1")
+    return [
+        f"mount -t tmpfs -o mode=755 tmpfs {folder}",
+        f"cp -a {' '.join(f'/dev/{name}' for name in wanted)} {folder}",
+        f"mkdir {folder}/pts {folder}/shm",
+        f"mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts {folder}/pts",
+        f"ln -s pts/ptmx {folder}/ptmx",
+        f"mount -t tmpfs -o mode=1777 tmpfs {folder}/shm",
+    ]
 
 
 def _keep_record() -> str:
