@@ -22,7 +22,8 @@ async def served(kernel_name: str, hear: Hear) -> dict[str, Any]:
     async with running_server(Path.cwd(), Path.cwd().parent / "server.log") as server:
         watching = asyncio.create_task(_watch(server, hear))
         session = await server.started_session(kernel_name, "short.ipynb")
-        kernel_id, found = session["kernel"]["id"], {}
+        kernel_id: str = session["kernel"]["id"]
+        found: dict[str, Any] = {}
         async with server.channels(kernel_id) as channels:
             found["gpu"] = await _printed(channels, "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
             found["interrupted by"] = await _interrupted(server, channels, kernel_id)

@@ -16,6 +16,7 @@ from .test_faults import A_WHILE_S, CLOCKS, jobs
 
 pytestmark = pytest.mark.timeout(600)
 SHORT: dict[str, Any] = dict(CLOCKS)
+OVER = ("COMPLETED", "FAILED", "CANCELLED", "LOST")
 GREEDY = "x = []\nwhile True: x.append(bytearray(50 << 20))"
 
 
@@ -42,6 +43,8 @@ def test_a_kernel_that_takes_too_much_memory_says_so_and_its_session_goes_on(
         assert "kernel_out_of_memory" in " ".join(person.ask("recorded"))
         person.ask("shut_down")
         wait_until(lambda: not jobs(strict_cluster, are_over=False), "no job is left", A_WHILE_S)
+        over = person.heard(lambda event: event["phase"] in OVER, "the end of the session", A_WHILE_S)
+        assert over["phase"] == "COMPLETED", "the kernel ran out of memory, the session did not"
 
 
 def test_two_sessions_of_one_node_each_open_their_own_gpu(
