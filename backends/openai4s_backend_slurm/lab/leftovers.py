@@ -130,6 +130,7 @@ def _lives(process: psutil.Process) -> bool:
 def _groups(layout: Layout) -> Iterator[Path]:
     """Only those with our tag in their name: other clusters of this machine make groups too."""
     yield from _CGROUPS.glob(f"*/slurm_{layout.tag}*")
+    yield from _CGROUPS.glob(f"system.slice/{layout.tag}*")  # of version 2
 
 
 def _in_cgroups(layout: Layout) -> list[int]:

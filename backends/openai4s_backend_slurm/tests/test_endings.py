@@ -37,7 +37,7 @@ def test_its_node_fails_while_nobody_is_there(either_cluster: Cluster, new_perso
 def test_it_is_preempted_while_nobody_is_there(either_cluster: Cluster, new_person: NewPerson, wait_until: Any) -> None:
     cluster, person = either_cluster, new_person(either_cluster, 'partition = "scavenge"')
     person.ask("start")
-    important = cluster.admin.occupy(cluster.admin.node_of(only_job(cluster)))
+    important = cluster.admin.preempt(cluster.admin.node_of(only_job(cluster)))
     person.ended("PREEMPTED", ONE_POLL_S)
     cluster.admin.cancel(important)
     ended(person, cluster, "PREEMPTED", wait_until)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from openai4s_backend_slurm.lab import Cluster, Shape
+from openai4s_backend_slurm.lab.machine import has_unified_groups
 
 from .clocks import CLOCKS
 from .conftest import started
@@ -18,8 +19,8 @@ from .people import Person, PersonError
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(
-        os.geteuid() != 0 or not Path("/sys/fs/cgroup/memory").is_dir(),
-        reason="control groups (version 1) need root and a machine that has them",
+        os.geteuid() != 0 or not (Path("/sys/fs/cgroup/memory").is_dir() or has_unified_groups()),
+        reason="control groups need root and a machine that has them",
     ),
 ]
 ACCOUNTING = (False, True)

@@ -55,7 +55,7 @@ def test_a_preempted_session_comes_back_elsewhere(
 ) -> None:
     cluster, person = either_cluster, new_person(either_cluster, 'partition = "scavenge"')
     job = used(person, cluster)
-    important = cluster.admin.occupy(cluster.admin.node_of(job))
+    important = cluster.admin.preempt(cluster.admin.node_of(job))
     recovered(person, cluster, job, "PREEMPTED")
     cluster.admin.cancel(important)
     person.ask("shut_down")
