@@ -13,13 +13,10 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
-from jupyter_core.paths import jupyter_config_path
-from traitlets.config import Application, Config
+from traitlets.config import Config
 
 from ..app_values import AppSettings
-from .settings import OpenAI4S
-
-_FILES = ("jupyter_config", "jupyter_server_config")  # the later one counts more
+from .settings import OpenAI4S, configured
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +27,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 def settings_of(arguments: argparse.Namespace) -> AppSettings:
     options = {name: value for name in ("cluster_toml", "state_dir") if (value := getattr(arguments, name))}
-    config = _configured()
+    config = configured()
     config.merge(Config({"OpenAI4S": options}))
     return OpenAI4S(config=config).frozen()
 
@@ -45,12 +42,3 @@ def run_here(work: Coroutine[Any, Any, int]) -> int:
     except BrokenPipeError:  # the reader of our output has seen enough
         sys.stderr.close()
         return 141
-
-
-def _configured() -> Config:
-    """The part of Jupyter's configuration files that is about us."""
-    reader = Application()
-    for name in _FILES:
-        reader.load_config_file(name, path=jupyter_config_path())
-    ours: Config = reader.config.get("OpenAI4S", Config())
-    return Config({"OpenAI4S": ours})
