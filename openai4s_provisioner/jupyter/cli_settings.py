@@ -34,7 +34,7 @@ def settings_of(arguments: argparse.Namespace) -> AppSettings:
 
 def run_here(work: Coroutine[Any, Any, int]) -> int:
     """On a loop of its own. An interrupt ends this call, and nothing that it submitted."""
-    logging.getLogger("openai4s_provisioner").setLevel(logging.ERROR)  # a refusal is said once, and not by the log
+    logging.getLogger().setLevel(logging.ERROR)  # a refusal is said once, and not by the log, nor by a backend's
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:

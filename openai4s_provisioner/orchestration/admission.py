@@ -94,13 +94,11 @@ class Admission:
         backend = self._backend_of(profile)
         check_spec(request, profile)
         self._check_policy(request.spec, profile)
-        await verify_isolation(backend, profile, request.launch.transport)
-        if isinstance(request.spec, BatchSpec):  # it needs no server, hence no way in
-            await self._check_batches(request.owner)
-            return Admitted(profile, backend)
-        if needs_network(profile, backend) and not self._listens:
+        is_batch = isinstance(request.spec, BatchSpec)  # it needs no server, hence no way in
+        if not is_batch and needs_network(profile, backend) and not self._listens:
             raise closed_to_network(profile)
-        await self._check_quota(request.owner)
+        await verify_isolation(backend, profile, request.launch.transport)
+        await (self._check_batches if is_batch else self._check_quota)(request.owner)
         return Admitted(profile, backend)
 
     def _known_profile(self, name: str) -> ResourceProfile:
