@@ -69,7 +69,7 @@ def load_backends(config: SiteConfig, settings: AppSettings) -> dict[str, Alloca
         if name not in named and name not in installed:  # its options would count for nothing
             raise ConfigError(
                 f"{config.place_of('backends', name)}: [backends.{name}] names a backend that is not installed and "
-                f"that no profile uses. Installed: {', '.join(sorted(installed))}. Correct the name, or remove the table."
+                f"that no profile uses. Installed: {', '.join(sorted(installed))}. Correct the name, or remove it."
             )
     return {name: _made(entry, config, settings) for name, entry in installed.items() if name in named}
 

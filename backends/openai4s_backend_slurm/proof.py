@@ -97,8 +97,9 @@ class JobProver:
         except SandboxError as error:
             return IsolationVerdict(False, str(error))
         except OSError as error:
+            why = f"{error.filename or self._exchange_dir}: {error.strerror or error}"  # a full disk has no file's name
             return IsolationVerdict(
-                False, f"The isolation of sessions could not be probed: {error}. Make that path usable."
+                False, f"The isolation of sessions could not be probed: {why}. Make that path usable."
             )
 
     @property
@@ -142,6 +143,9 @@ class JobProver:
         answer = await self._backend.submit(request)
         if isinstance(answer, Rejected):
             return IsolationVerdict(False, f"The job that checks it was refused. {answer.sentence}")
+        if isinstance(answer, Unknown) and not answer.was_sent:
+            told = f"The job that checks it was not sent: {answer.backend_detail}."
+            return IsolationVerdict(False, f"{told} Try again in a few minutes, or tell your administrator.")
         handle = answer.handle if isinstance(answer, Created | Existing) else await self._found(request.token)
         if handle is None:
             why = answer.backend_detail if isinstance(answer, Unknown) else ""
@@ -189,12 +193,11 @@ class JobProver:
         return IsolationVerdict(found["verified"] is True, sentence, stopped)
 
     async def _without_verdict(self, handle: ExternalHandle, seen: Observation) -> IsolationVerdict:
+        """The reasons' own sentences are about sessions: here a machine, or the profile, is what does not fit."""
         tail = (await self._backend.diagnostics(handle)).log_tail.strip()
-        reason = f" {seen.reason.sentence}" if seen.reason is not None else ""
-        told = f" Its log ends: {tail[-500:]}" if tail else ""
-        return IsolationVerdict(
-            False, f"The job that checks it ended without a result ({seen.backend_detail}).{reason}{told}"
-        )
+        why = f"Its log ends: {tail[-500:]}" if tail else "It left no log."
+        told = f"The job that checks it ended without a result ({seen.backend_detail}). {why}"
+        return IsolationVerdict(False, f"{told}\nTell your administrator, or choose another profile.")
 
 
 def _read(path: Path) -> Mapping[str, Any] | None:

@@ -34,7 +34,8 @@ def settings_of(arguments: argparse.Namespace) -> AppSettings:
 
 def run_here(work: Coroutine[Any, Any, int]) -> int:
     """On a loop of its own. An interrupt ends this call, and nothing that it submitted."""
-    logging.getLogger().setLevel(logging.ERROR)  # a refusal is said once, and not by the log, nor by a backend's
+    if logging.lastResort is not None:  # a refusal is said once, and not by our log, nor by a backend's as well
+        logging.lastResort.setLevel(logging.ERROR)
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:

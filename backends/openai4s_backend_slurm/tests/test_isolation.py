@@ -58,7 +58,7 @@ def test_a_reachable_scheduler_is_found_out(backend_lab: BackendLab, monkeypatch
     ("options", "told"),
     [
         ({"partition": "nope"}, "The job that checks it was refused. The profile names a partition"),
-        ({"python": "/no/such/python"}, "ended without a result"),
+        ({"python": "/no/such/python"}, "/no/such/python: No such file or directory\nTell your administrator"),
         ({"prologue": "export PATH=/nonexistent"}, "bubblewrap"),
     ],
 )
@@ -91,3 +91,21 @@ def test_a_check_whose_fate_was_open_is_found_again(backend_lab: BackendLab, clu
     assert verdict_of(replace(backend_lab, options=options)).verified
     names = cluster.run(["squeue", "-h", "-t", "all", "-o", "%A %j"]).stdout.splitlines()
     assert len([line for line in names if int(line.split()[0]) > cluster.swept_up_to]) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (
+            "squeue",
+            "The job that checks it was not sent: the cluster's queue could not be asked: the command /no/squeue",
+        ),
+        ("sbatch", "The cluster's commands cannot be used here: the command /no/sbatch is not on this machine"),
+    ],
+)
+def test_a_command_that_is_missing_is_named_at_once(backend_lab: BackendLab, command: str, told: str) -> None:
+    options = {**backend_lab.options, "commands": {command: f"/no/{command}"}}
+    verdict = verdict_of(replace(backend_lab, options=options))
+    assert not verdict.verified
+    assert told in verdict.sentence
+    assert "administrator" in verdict.sentence
