@@ -82,6 +82,11 @@ class Admission:
             await self.record(request.owner, refusal)
             raise
 
+    def check_profile(self, name: str) -> None:
+        """Whether sessions of it could be asked for, as far as is known without asking anybody. Raises Refused."""
+        profile = self._known_profile(name)
+        self._check_way_in(profile, self._backend_of(profile))
+
     async def record(self, owner: str, refusal: Refused) -> None:
         """A refusal makes no state where there is none (INV-10); then the log has it alone."""
         _log.warning("refused a request of %s: %s: %s", owner, refusal.reason, refusal)
@@ -95,8 +100,8 @@ class Admission:
         check_spec(request, profile)
         self._check_policy(request.spec, profile)
         is_batch = isinstance(request.spec, BatchSpec)  # it needs no server, hence no way in
-        if not is_batch and needs_network(profile, backend) and not self._listens:
-            raise closed_to_network(profile)
+        if not is_batch:
+            self._check_way_in(profile, backend)
         await verify_isolation(backend, profile, request.launch.transport)
         await (self._check_batches if is_batch else self._check_quota)(request.owner)
         return Admitted(profile, backend)
@@ -133,6 +138,10 @@ class Admission:
             where = self._config.place_of("profiles", profile.name, *_named_key(profile, str(error)))
             raise Refused(Reason.INVALID_SPEC, f"Profile {profile.name!r}{_at(where)}: {error}") from error
         return backend
+
+    def _check_way_in(self, profile: ResourceProfile, backend: AllocationBackend) -> None:
+        if needs_network(profile, backend) and not self._listens:
+            raise closed_to_network(profile)
 
     def _check_policy(self, spec: WorkloadSpec, profile: ResourceProfile) -> None:
         """The site's rules: what may be visible inside. Computed here only to see that it can be."""
