@@ -21,6 +21,7 @@ from jupyter_client.kernelspec import KernelSpec, NoSuchKernel
 from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Unicode
+from traitlets.config import Config
 
 from ..app import ControlPlane, KernelRequest, KernelState, Notice, SessionChange
 from ..orchestration.errors import ConfigError, Refused, SessionEnded
@@ -30,7 +31,7 @@ from .announcer import Announcer
 from .environment import installation_folders, kernel_argv, session_environment
 from .failed_starts import forgotten_if_it_fails
 from .kernelspecs import MARK, chosen_transport, mark
-from .settings import OpenAI4S
+from .settings import OpenAI4S, configured
 
 _T = TypeVar("_T")
 _POLL_S = 0.05
@@ -230,7 +231,10 @@ class SessionProvisioner(KernelProvisionerBase):
 
     def _control_plane(self) -> ControlPlane:
         if self._control is None:
-            self._control = ControlPlane.shared(OpenAI4S(parent=self).frozen())
+            settings = OpenAI4S(parent=self)
+            if not self._under_a_server():  # papermill, nbclient, a console: nobody has read the server's files
+                settings = OpenAI4S(config=_over(configured(), self.config))
+            self._control = ControlPlane.shared(settings.frozen())
         return self._control
 
     def _state(self) -> KernelState | None:
@@ -322,6 +326,12 @@ class SessionProvisioner(KernelProvisionerBase):
             choice=chosen.choice,
             state_was_lost=self._died,
         )
+
+
+def _over(files: Config, own: Config) -> Config:
+    """What a program was configured with itself counts more than what the files say."""
+    files.merge(own)
+    return files
 
 
 async def _finished(future: Future[None], timeout_s: float) -> None:

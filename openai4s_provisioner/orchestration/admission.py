@@ -82,6 +82,11 @@ class Admission:
             await self.record(request.owner, refusal)
             raise
 
+    def check_profile(self, name: str) -> None:
+        """Whether sessions of it could be asked for, as far as is known without asking anybody. Raises Refused."""
+        profile = self._known_profile(name)
+        self._check_way_in(profile, self._backend_of(profile))
+
     async def record(self, owner: str, refusal: Refused) -> None:
         """A refusal makes no state where there is none (INV-10); then the log has it alone."""
         _log.warning("refused a request of %s: %s: %s", owner, refusal.reason, refusal)
@@ -94,13 +99,11 @@ class Admission:
         backend = self._backend_of(profile)
         check_spec(request, profile)
         self._check_policy(request.spec, profile)
+        is_batch = isinstance(request.spec, BatchSpec)  # it needs no server, hence no way in
+        if not is_batch:
+            self._check_way_in(profile, backend)
         await verify_isolation(backend, profile, request.launch.transport)
-        if isinstance(request.spec, BatchSpec):  # it needs no server, hence no way in
-            await self._check_batches(request.owner)
-            return Admitted(profile, backend)
-        if needs_network(profile, backend) and not self._listens:
-            raise closed_to_network(profile)
-        await self._check_quota(request.owner)
+        await (self._check_batches if is_batch else self._check_quota)(request.owner)
         return Admitted(profile, backend)
 
     def _known_profile(self, name: str) -> ResourceProfile:
@@ -134,6 +137,10 @@ class Admission:
         except ConfigError as error:
             raise Refused(Reason.INVALID_SPEC, str(error)) from error
         return backend
+
+    def _check_way_in(self, profile: ResourceProfile, backend: AllocationBackend) -> None:
+        if needs_network(profile, backend) and not self._listens:
+            raise closed_to_network(profile)
 
     def _check_policy(self, spec: WorkloadSpec, profile: ResourceProfile) -> None:
         """The site's rules: what may be visible inside. Computed here only to see that it can be."""

@@ -57,10 +57,10 @@ class Bench:
         launch = KernelLaunch("l", ("python",), {}, str(self.workspace), "key")
         self.request = AdmissionRequest("me", "here", spec, launch)
 
-    def admit(self, request: AdmissionRequest) -> Any:
+    def admit(self, request: AdmissionRequest, listens: bool = True) -> Any:
         backends: dict[str, Any] = {"fake": self.backend, "bare": BackendWithoutIsolation()}
         config = parse_config(CLUSTER, Path("/site/cluster.toml"))
-        admission = Admission(config, backends, self.store, self._sandbox_for)
+        admission = Admission(config, backends, self.store, self._sandbox_for, listens=listens)
         return asyncio.run(admission.admit(request))
 
     def _sandbox_for(self, spec: object, profile: object) -> dict[str, Any]:
@@ -163,6 +163,12 @@ def test_isolation_that_is_not_verified_refuses_with_the_remedy(bench: Bench) ->
     with pytest.raises(Refused, match="apt install bubblewrap") as caught:
         bench.admit(bench.request)
     assert caught.value.reason is Reason.ISOLATION_UNVERIFIED
+
+
+def test_a_server_without_a_port_says_so_before_the_proof_has_to_queue(bench: Bench) -> None:
+    bench.backend.verdict = IsolationVerdict(False, "It was asked all the same.")
+    with pytest.raises(Refused, match="listens on no port"):
+        bench.admit(bench.request, listens=False)
 
 
 def test_a_kernel_that_can_only_do_tcp_needs_the_proof_for_a_network_of_its_own(
