@@ -26,7 +26,6 @@ from .pace import Pace, Pulse
 from .plan import Action, Recover, Retire, plan
 from .ports import Observation
 from .pulse_report import PulseReport, Trouble, write_report
-from .reasons import Reason
 from .steady_clock import steady_time
 from .store import Situation, Store, StoreThread
 
@@ -162,16 +161,10 @@ class Reconciler:
         self._pace.turned(self._clock_s() - began)
 
     async def adopt(self, kind: Kind | None = None) -> None:
-        """Take over what dead processes left. Sessions are ended: their kernels' secrets died with them."""
+        """Take over what dead processes left. Sessions are wished stopped by that."""
         if not self._store.exists:
             return
         for workload_id in await self._daemon.adopt(kind):
-            workload = await self._store.run(Store.workload, workload_id)
-            if workload is not None and workload.kind is Kind.BATCH:
-                self.poke(workload_id)  # it needs nobody, and goes on
-                continue
-            args = (workload_id, Reason.SERVER_GONE, "", f"daemon {self._daemon.daemon_id}", self._clock())
-            await self._store.run(Store.request_stop, *args)
             self.poke(workload_id)
 
     # -- the loops -------------------------------------------------------------------------------------------------
