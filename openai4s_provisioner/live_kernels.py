@@ -21,6 +21,7 @@ from .app_values import Announce, KernelRequest, KernelState, Notice, SessionCha
 from .gateway.kernel_check import KernelSilent, kernel_answers
 from .gateway.worker_gateway import Endpoint, WorkerGateway
 from .orchestration.admission import AdmissionRequest
+from .orchestration.cancelling import ended
 from .orchestration.errors import SessionEnded
 from .orchestration.insistence import until_done
 from .orchestration.models import Desired, KernelLaunch, OutputLoss, Phase, ReadyCheck
@@ -156,9 +157,7 @@ class LiveKernels:
     async def close(self) -> None:
         tasks: list[asyncio.Task[Any]] = [*self._wishes]
         tasks += [task for live in self._live.values() for task in (live.follower, live.revival) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended(tasks)
         self._live.clear()
 
     # -- starting --------------------------------------------------------------------------------------------------

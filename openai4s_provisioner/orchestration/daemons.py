@@ -11,6 +11,7 @@ import asyncio
 import fcntl
 import os
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -174,10 +175,12 @@ class _Probe:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._guard = threading.Lock()
         self._descriptor: int | None = None
+        self._is_over = False
 
     def take(self) -> bool:
-        """Whether nobody holds it. Blocks for a moment."""
+        """Whether nobody holds it. Blocks for a moment, or for as long as the file system hangs."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -187,13 +190,19 @@ class _Probe:
         except BlockingIOError:
             os.close(descriptor)
             return False
-        self._descriptor = descriptor
+        with self._guard:
+            if self._is_over:  # whoever asked has gone meanwhile
+                os.close(descriptor)
+                return False
+            self._descriptor = descriptor
         return True
 
     def let_go(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        with self._guard:
+            self._is_over = True
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
 
 
 def _read_boot_id() -> str:

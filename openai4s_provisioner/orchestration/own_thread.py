@@ -47,8 +47,11 @@ async def looked_at(look: Callable[[], T], seconds: float) -> T:
 
     threading.Thread(target=run, name="openai4s-look", daemon=True).start()
     try:
-        return await asyncio.wait_for(answer, seconds)
-    except TimeoutError:
-        if answer.cancelled():
-            raise CouldNotAsk(f"no answer within {seconds:g} s") from None
+        done, _ = await asyncio.wait({answer}, timeout=seconds)
+    except asyncio.CancelledError:
+        answer.cancel()
         raise
+    if not done:
+        answer.cancel()
+        raise CouldNotAsk(f"no answer within {seconds:g} s")
+    return answer.result()

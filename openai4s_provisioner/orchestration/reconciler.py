@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .batch_plan import asks_for_record, plan_batch
+from .cancelling import ended
 from .changes import ChangeBoard
 from .config import Policy, SiteConfig
 from .daemons import BEAT_EVERY_S, Daemon
@@ -122,10 +123,10 @@ class Reconciler:
     async def stop(self) -> None:
         """Stop driving. What runs goes on; what is wished stopped stays wished; what has ended is cleared away."""
         loops, self._loops = self._loops, []
-        await _ended(loops)
+        await ended(loops)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_LAST_STEPS_S)
-        await _ended([*self._tasks])
+        await ended(self._tasks)
         if loops and self._store.exists and self._daemon.is_registered:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._clear_debris(), _LAST_STEPS_S)
@@ -374,9 +375,3 @@ class Reconciler:
         if profile is None:
             return self._policy
         return replace(self._policy, registration_timeout_s=float(profile.registration_timeout_s))
-
-
-async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
