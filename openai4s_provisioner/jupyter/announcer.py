@@ -39,7 +39,7 @@ class Announcer:
 
     def announce_from_any_thread(self, change: SessionChange | Notice) -> None:
         # A sync caller's loop runs only during its calls: what happens between them reaches the log of the state.
-        if not self._loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # it is closed
             self._loop.call_soon_threadsafe(self._announce, change)
 
     def checking(self, elapsed_s: float) -> None:

@@ -8,6 +8,7 @@ Jupyter does not tell `kill` and `terminate` whether a restart follows.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Mapping
@@ -108,14 +109,15 @@ class SessionProvisioner(KernelProvisionerBase):
 
         def announce(change: SessionChange | Notice) -> None:
             announcer.announce_from_any_thread(change)
-            if isinstance(change, SessionChange) and change.recovered and not loop.is_closed():
-                loop.call_soon_threadsafe(self._recovered)
+            if isinstance(change, SessionChange) and change.recovered:
+                with contextlib.suppress(RuntimeError):  # the caller's loop is closed
+                    loop.call_soon_threadsafe(self._recovered)
 
         launching = control.launch(request, announce)
         try:
             endpoint = await self._unless_given_up(launching)
         except (asyncio.CancelledError, StartGivenUp):
-            control.release(self.kernel_id, Reason.USER_CANCELLED, "the caller gave up the start")
+            self._hand_back(control, Reason.USER_CANCELLED, "the caller gave up the start")
             raise
         self._running, self._ending_wished, self._died = True, False, False
         connection_info = KernelConnectionInfo(
@@ -185,8 +187,8 @@ class SessionProvisioner(KernelProvisionerBase):
         self._running = False
         if restart or self._control is None:
             return
-        released = self._control.release(self.kernel_id, Reason.USER_CANCELLED, "kernel shut down")
-        if not self._under_a_server():
+        released = self._hand_back(self._control, Reason.USER_CANCELLED, "kernel shut down")
+        if released is not None and not self._under_a_server():
             await _finished(released, RELEASE_WAIT_S)
 
     def give_up(self) -> None:
@@ -214,7 +216,22 @@ class SessionProvisioner(KernelProvisionerBase):
         """The restarter's "dead" callback: the kernel left Jupyter's map, and nothing else will release it."""
         self._running = False
         if self._control is not None:
-            self._control.release(self.kernel_id, Reason.KERNEL_START_FAILED, "the kernel kept dying")
+            self._hand_back(self._control, Reason.KERNEL_START_FAILED, "the kernel kept dying")
+
+    def _hand_back(self, control: ControlPlane, reason: Reason, actor: str) -> Future[None] | None:
+        """Ask for the end of the session. Nobody waits for it under a server: what goes wrong is said in the log."""
+
+        def told(released: Future[None]) -> None:
+            if not released.cancelled() and (error := released.exception()) is not None:
+                self.log.error("The session of kernel %s could not be given back: %s", self.kernel_id, error)
+
+        try:
+            released = control.release(self.kernel_id, reason, actor)
+        except RuntimeError as error:  # its control plane has stopped
+            self.log.error("The session of kernel %s could not be given back: %s", self.kernel_id, error)
+            return None
+        released.add_done_callback(told)
+        return released
 
     def _recovered(self) -> None:
         """A lost session came back in another allocation: clients must hear what a restart of the kernel tells them."""

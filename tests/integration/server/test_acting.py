@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from checks.parts.server import Server
 from .conftest import WAITING, Queue, StartServer, sessions, shown, until, waits
 
 pytestmark = pytest.mark.anyio
+NOTEBOOK = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
 
 
 async def act(server: Server, path: str, body: Any = None, expected: int = 200) -> Any:
@@ -42,8 +44,9 @@ async def in_state(server: Server, workload_id: str, state: str) -> Any:
 
 
 async def test_chosen_resources_reach_the_queue_and_are_used_again(
-    queue: Queue, start_server: StartServer, no_process_left: Any
+    queue: Queue, start_server: StartServer, work: Path, no_process_left: Any
 ) -> None:
+    (work / "a.ipynb").write_text(NOTEBOOK)
     async with start_server() as server:
         profile, _ = (await shown(server, "profiles"))["profiles"]
         assert profile["limits"] == {"cpus": 2, "memory_mb": 8000, "gpus": 1, "walltime_s": 3600, "nodes": 1}
@@ -82,6 +85,42 @@ async def test_chosen_resources_reach_the_queue_and_are_used_again(
         assert server.stop() == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "told"),
+    [
+        ("Console 1", "console", "There is no notebook Console 1 any more, or there never was one."),
+        ("gone.ipynb", "notebook", "There is no notebook gone.ipynb any more"),
+        ("notes.txt", "file", "notes.txt is not a notebook."),
+        (None, None, "belonged to no notebook of this server."),
+    ],
+)
+async def test_what_no_notebook_would_be_connected_to_is_not_started_again(
+    queue: Queue,
+    start_server: StartServer,
+    work: Path,
+    no_process_left: Any,
+    name: str | None,
+    kind: str | None,
+    told: str,
+) -> None:
+    (work / "notes.txt").touch()
+    async with start_server() as server:
+        if name is None:
+            await server.ask("POST", "api/kernels", {"name": queue.kernel})
+        else:
+            body = {"path": f"{name}-uuid", "name": name, "type": kind, "kernel": {"name": queue.kernel}}
+            await server.ask("POST", "api/sessions", body)
+        await until(lambda: waits(server), "it is in the queue")
+        workload_id = (await newest(server))["workload_id"]
+        await act(server, f"sessions/{workload_id}/stop", expected=202)
+        await in_state(server, workload_id, "ended")
+        refused = await act(server, f"sessions/{workload_id}/start-again", expected=409)
+        assert told in refused["message"]
+        assert refused["message"].endswith("Open a new notebook or console with the same kernel instead.")
+        assert len(await sessions(server)) == len(queue.submissions) == 1
+        assert server.stop() == 0
+
+
 async def test_keep_extend_tasks_and_logs(queue: Queue, start_server: StartServer, no_process_left: Any) -> None:
     queue.open()
     async with start_server() as server:
@@ -89,7 +128,11 @@ async def test_keep_extend_tasks_and_logs(queue: Queue, start_server: StartServe
         workload_id = (await newest(server))["workload_id"]
         await in_state(server, workload_id, "ready")
         here = f"sessions/{workload_id}"
-        before = (await shown(server, here))["lease_ends_at"]
+
+        async def lease_end() -> Any:
+            return (await shown(server, here))["lease_ends_at"]
+
+        before = await until(lease_end, "its worker has told that it is idle")
         assert (await act(server, f"{here}/keep"))["lease_ends_at"] > before
         running = await shown(server, here)
         assert running["can_extend"]
@@ -141,8 +184,9 @@ async def followed(server: Server, path: str) -> str:
 
 
 async def test_a_session_is_stopped_by_name_while_it_runs_and_its_kernel_is_shown_dead(
-    queue: Queue, start_server: StartServer, no_process_left: Any
+    queue: Queue, start_server: StartServer, work: Path, no_process_left: Any
 ) -> None:
+    (work / "a.ipynb").write_text(NOTEBOOK)
     queue.open()
     async with start_server() as server:
         opened = await server.open_session(queue.kernel, "a.ipynb")
