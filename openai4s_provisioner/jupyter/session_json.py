@@ -93,6 +93,14 @@ def profile_json(profile: ResourceProfile, is_default: bool, kernelspecs: list[s
     }
 
 
+def end_of(view: View, shorten: Shorten) -> str | None:
+    """Why it is over, for whoever reads its log; None while it is not."""
+    if not view.is_over:
+        return None
+    show = batch_json if view.kind is Kind.BATCH else session_json
+    return str(show(view, 0.0, shorten)["sentence"])
+
+
 def resources_json(profile: ResourceProfile) -> Json:
     return {"cpus": profile.cpus, "memory_mb": profile.memory_mb, "gpus": profile.gpus, "nodes": profile.nodes}
 
