@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from openai4s_backend_local import create_backend as create_local
+from openai4s_provisioner.orchestration.errors import Refused
 from openai4s_provisioner.orchestration.models import ExternalHandle, ResourceProfile
 from openai4s_provisioner.orchestration.ports import (
     AllocationRequest,
@@ -24,6 +25,7 @@ from openai4s_provisioner.orchestration.ports import (
     Observed,
     SubmitResult,
 )
+from openai4s_provisioner.orchestration.reasons import Reason
 
 NAME = "queue"
 WAITING = "waiting for a machine"
@@ -40,7 +42,8 @@ class LocalBackendWithAQueue:
         self._submissions = submissions
         self._queued: dict[str, AllocationRequest] = {}
         self._left: set[str] = set()
-        self._ends: dict[str, float] = {}  # of those that run
+        self._began: dict[str, float] = {}  # of those that run
+        self._ends: dict[str, float] = {}
         self._expected_at = time.time() + EXPECTED_IN_S
 
     def check_profile(self, profile: ResourceProfile) -> None:
@@ -77,7 +80,8 @@ class LocalBackendWithAQueue:
             else:
                 if request is not None:
                     await self._local.submit(self._queued.pop(handle.value))
-                    self._ends[handle.value] = time.time() + request.profile.walltime_s
+                    self._began[handle.value] = time.time()
+                    self._ends[handle.value] = self._began[handle.value] + request.profile.walltime_s
                 local = ExternalHandle("local", handle.value)
                 found = (await self._local.observe([local]))[local]
                 seen[handle] = replace(found, ends_at=self._ends.get(handle.value))
@@ -87,8 +91,13 @@ class LocalBackendWithAQueue:
         return profile.max_walltime_s > 0
 
     async def extend(self, handle: ExternalHandle, profile: ResourceProfile, seconds: int) -> float:
-        self._ends[handle.value] += seconds
-        return self._ends[handle.value]
+        later = self._ends[handle.value] + seconds
+        if later > self._began[handle.value] + profile.max_walltime_s:
+            raise Refused(
+                Reason.POLICY_REJECTED, f"This site lets nobody run for longer than {profile.max_walltime_s} s."
+            )
+        self._ends[handle.value] = later
+        return later
 
     async def cancel(self, handle: ExternalHandle) -> None:
         if self._queued.pop(handle.value, None) is not None:
