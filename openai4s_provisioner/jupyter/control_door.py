@@ -14,6 +14,7 @@ from ..orchestration.config import SiteConfig
 from ..orchestration.errors import ConfigError
 from ..orchestration.store.sqlite import FILE_NAME
 from ..parts import AdmissionParts, load_site_config
+from ..starts import Start
 
 
 class ControlDoor:
@@ -28,6 +29,11 @@ class ControlDoor:
     def control(self) -> ControlPlane:
         """The same that this server's kernels use. Raises ConfigError."""
         return ControlPlane.shared(self.settings)
+
+    def starts(self) -> tuple[Start, ...]:
+        """Those of this server that are no sessions yet, or were refused; the newest first."""
+        control = ControlPlane.existing(self.settings)
+        return () if control is None else control.starts.all()
 
     def config(self) -> SiteConfig:
         """Raises ConfigError."""

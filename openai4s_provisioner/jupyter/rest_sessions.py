@@ -11,6 +11,7 @@ from ..orchestration.models import Kind
 from ..person_desk import Overview, PersonDesk, View
 from .rest_base import SessionsHandler, Wrong, whole_of
 from .session_json import batch_json, moment, session_json
+from .start_json import start_json, without_sessions
 
 _MOST_EXTENDED_S = 366 * 24 * 3600
 
@@ -21,6 +22,7 @@ class SessionsList(SessionsHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
+        starts = self.door.starts()  # first: one that becomes a session meanwhile is found there as well
         found, offline = Overview(), None
         try:
             if self.door.has_state:
@@ -33,7 +35,12 @@ class SessionsList(SessionsHandler):
         now = time.time()
         sessions = [session_json(each, now, self.shorten) for each in found.views if each.kind is Kind.SESSION]
         batches = [batch_json(each, now, self.shorten) for each in found.views if each.kind is Kind.BATCH]
-        self.answer({"sessions": sessions, "batches": batches, "as_of": moment(now), "offline": offline})
+        shown = {
+            "sessions": sessions,
+            "starts": [start_json(each, now, self.shorten) for each in without_sessions(starts, found.views)],
+            "batches": batches,
+        }
+        self.answer({**shown, "as_of": moment(now), "offline": offline})
 
 
 class BatchesList(SessionsHandler):

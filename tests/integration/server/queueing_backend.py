@@ -121,6 +121,11 @@ class LocalBackendWithAQueue:
     async def isolates_session_credentials(
         self, profile: ResourceProfile, private_network: bool = False
     ) -> IsolationVerdict:
+        """Only once the file `hold` is gone, and not at all where `refuse` is."""
+        while (self._room.parent / "hold").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        if (self._room.parent / "refuse").exists():
+            return IsolationVerdict(False, "This place has an open door. Ask its administrator to close it.")
         verdict: IsolationVerdict = await self._local.isolates_session_credentials(profile, private_network)
         return verdict
 
