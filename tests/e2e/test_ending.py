@@ -153,6 +153,7 @@ class OldAnswers:
 
     def __init__(self, page: Notebook) -> None:
         self._held: list[tuple[Route, APIResponse]] = []
+        self._holds = True
         self._page = page
         page.page.route("**/api/sessions?*", self._hold)
         page.page.evaluate("() => void window.jupyterapp.serviceManager.sessions.refreshRunning()")
@@ -163,14 +164,17 @@ class OldAnswers:
         return len(self._held)
 
     def hold_no_more(self) -> None:
-        self._page.page.unroute("**/api/sessions?*")
+        self._holds = False
 
     def arrive(self) -> None:
         for route, answer in self._held:
             route.fulfill(response=answer)
 
     def _hold(self, route: Route) -> None:
-        self._held.append((route, route.fetch()))
+        if self._holds:
+            self._held.append((route, route.fetch()))
+        else:
+            route.fallback()
 
 
 SLOWER = 6  # times, which is what a page has of a busy machine
@@ -191,7 +195,7 @@ def test_start_again_leads_to_the_new_kernel_though_older_answers_arrive_later(
     open_lab.expect_ended("stopped from outside")
     if is_known:
         wait_until(lambda: not open_lab.lab.ask("GET", "api/sessions"), "Jupyter gave the kernel up", 60)
-        page.evaluate("() => window.jupyterapp.serviceManager.sessions.refreshRunning()")
+        page.evaluate("() => void window.jupyterapp.serviceManager.sessions.refreshRunning()")
     else:
         old.hold_no_more()
     open_lab.press(open_lab.toast("stopped from outside"), "Start again")

@@ -5,7 +5,7 @@
  * Loaded when a log is first shown.
  */
 
-import { MainAreaWidget, ToolbarButton } from '@jupyterlab/apputils';
+import { MainAreaWidget } from '@jupyterlab/apputils';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { Message } from '@lumino/messaging';
 import { ISignal } from '@lumino/signaling';
@@ -184,22 +184,18 @@ class LogView extends Widget {
 }
 
 function pauseButton(follower: LogFollower, trans: TranslationBundle): Widget {
-  const button = new ToolbarButton({
-    label: trans.__('Pause'),
-    tooltip: trans.__('Let the log stand still; what is written meanwhile comes when it goes on'),
-    pressed: false,
-    pressedTooltip: trans.__('Follow the log again'),
-    onClick: () => {
-      const canGoOn = follower.state === 'interrupted' || follower.state === 'refused';
-      follower.pause(!follower.isPaused && !canGoOn);
-    }
+  const button = document.createElement('button');
+  button.className = 'openai4s-Log-pause jp-mod-styled jp-mod-reject';
+  const isStuck = (): boolean => follower.state === 'interrupted' || follower.state === 'refused';
+  button.addEventListener('click', () => {
+    follower.pause(!follower.isPaused && !isStuck());
   });
-  button.addClass('openai4s-Log-pause');
-  watch(follower.stateChanged, button, () => {
-    button.pressed = follower.isPaused;
-    button.enabled = follower.state !== 'ended';
+  const widget = new Widget({ node: button });
+  watch(follower.stateChanged, widget, () => {
+    button.textContent = isStuck() ? trans.__('Try now') : follower.isPaused ? trans.__('Follow') : trans.__('Pause');
+    button.disabled = follower.state === 'ended';
   });
-  return button;
+  return widget;
 }
 
 function rankChoice({ ranks, hosts, trans }: ILogOptions, follower: LogFollower): Widget {
