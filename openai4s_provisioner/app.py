@@ -128,6 +128,10 @@ class ControlPlane:
         found = config.profiles.get(name or config.default_profile)
         return (name, name) if found is None else (found.name, found.display_name or found.name)
 
+    @property
+    def is_driving(self) -> bool:
+        return self._running is not None
+
     def drive_what_is_open(self) -> Future[bool]:
         """Start driving, if this person has a workload that is not over. Where there is no state, it makes none."""
         return self._submit(self._drive_what_is_open())

@@ -55,4 +55,6 @@ class ControlDoor:
         """Drive what is open in the state, if anything is. Raises ConfigError, StateError."""
         if not self.has_state:
             return False
+        if self.control().is_driving:
+            return True
         return await asyncio.wrap_future(self.control().drive_what_is_open())

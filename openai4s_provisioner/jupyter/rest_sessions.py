@@ -7,9 +7,10 @@ import time
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
+from ..orchestration.errors import ProvisionerError
 from ..orchestration.models import Kind
 from ..person_desk import Overview, PersonDesk, View
-from .rest_base import SessionsHandler, Wrong, whole_of
+from .rest_base import SessionsHandler, Wrong, told, whole_of
 from .session_json import batch_json, moment, session_json
 from .start_json import start_json, without_sessions
 
@@ -28,6 +29,8 @@ class SessionsList(SessionsHandler):
             if self.door.has_state:
                 found = await self.ask(PersonDesk.overview)
                 offline = _silence(found)
+                if any(not each.is_over for each in found.views):
+                    await self._look_after()
             else:
                 offline = self.door.trouble()
         except Wrong as error:
@@ -41,6 +44,13 @@ class SessionsList(SessionsHandler):
             "batches": batches,
         }
         self.answer({**shown, "as_of": moment(now), "offline": offline})
+
+    async def _look_after(self) -> None:
+        """Somebody has to: a command may have come from a terminal that is closed, after this server had started."""
+        try:
+            await self.door.resume()
+        except ProvisionerError as error:
+            raise told(error) from error
 
 
 class BatchesList(SessionsHandler):
