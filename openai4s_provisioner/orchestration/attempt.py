@@ -37,7 +37,7 @@ from .ways_in import ADDRESS_RECORD, WaysIn, address_record
 from .workspace_proof import nonce_name, place_nonce, remove_proofs
 
 KEPT_LOGS = 20  # failed attempts whose logs are kept
-_LOG_BYTES = 256 * 1024
+KEPT_LOG_BYTES = 256 * 1024
 _TAIL_BYTES = 2048
 
 
@@ -200,7 +200,7 @@ class AttemptPreparer:
     def _keep_logs(self, folder: Path, allocation: Allocation) -> None:
         prepare_folder(self._logs)
         for rank in range(allocation.nodes):
-            text = _tail(folder / f"worker-{rank}.log", _LOG_BYTES)
+            text = _tail(folder / f"worker-{rank}.log", KEPT_LOG_BYTES)
             kept = self._logs / f"{allocation.allocation_id}.worker-{rank}.log"
             if text and not kept.exists():
                 _write_private(kept, text)
