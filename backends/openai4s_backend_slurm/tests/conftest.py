@@ -18,6 +18,8 @@ from openai4s_backend_slurm.lab import Account, Cluster, Shape, missing_packages
 from openai4s_provisioner.orchestration.models import ResourceProfile
 from openai4s_provisioner.testing.backend_lab import BackendLab
 
+collect_ignore = ["browser"]  # named itself, it is collected: in a process of its own
+
 
 @contextlib.contextmanager
 def started(shape: Shape, *users: str) -> Iterator[Cluster]:

@@ -14,6 +14,8 @@ import { IBatch, IServerEvent, ISession, ISnapshot } from './seam';
 export const COALESCE_MS = 1000;
 /** Between two reads while something is alive. */
 export const POLL_MS = 10_000;
+/** So often a kernel that no snapshot knows is looked for: its session may be about to be opened. */
+export const LOOKS = 3;
 /** Between two tries while the server does not answer, at most. */
 export const RETRY_MAX_MS = 60_000;
 
@@ -98,10 +100,11 @@ export class SessionsModel implements IDisposable {
     }
   }
 
-  /** A kernel is there that no snapshot knows: read, once for each, as it may be ours. */
+  /** A kernel is there that no snapshot knows: read, a few times for each, as it may be ours. */
   kernelSeen(kernelId: string): void {
     if (!this._kernelsSeen.has(kernelId) && this._reach !== 'absent') {
       this._kernelsSeen.add(kernelId);
+      this._lookedFor.set(kernelId, LOOKS);
       this.readSoon();
     }
   }
@@ -158,6 +161,7 @@ export class SessionsModel implements IDisposable {
       this._snapshot = await this._source.snapshot();
       this._reach = 'reached';
       this._failures = 0;
+      this._countLooks();
     } catch (error) {
       this._reach = isAbsent(error) ? 'absent' : 'unreachable';
       this._failures += 1;
@@ -170,6 +174,16 @@ export class SessionsModel implements IDisposable {
     }
   }
 
+  private _countLooks(): void {
+    for (const [kernelId, left] of this._lookedFor) {
+      if (left <= 1 || this.ofKernel(kernelId) !== undefined) {
+        this._lookedFor.delete(kernelId);
+      } else {
+        this._lookedFor.set(kernelId, left - 1);
+      }
+    }
+  }
+
   private _planNext(): void {
     this._isOverdue = false;
     if (this._readAgain) {
@@ -177,7 +191,7 @@ export class SessionsModel implements IDisposable {
       this.readSoon();
     } else if (this._reach === 'unreachable') {
       this._later(Math.min(RETRY_MAX_MS, POLL_MS * 2 ** (this._failures - 1)));
-    } else if (this._reach === 'reached' && this.isAlive) {
+    } else if (this._reach === 'reached' && (this.isAlive || this._lookedFor.size > 0)) {
       this._later(POLL_MS);
     }
   }
@@ -197,6 +211,7 @@ export class SessionsModel implements IDisposable {
   private readonly _changed = new Signal<this, void>(this);
   private readonly _heard = new Signal<this, IServerEvent>(this);
   private readonly _kernelsSeen = new Set<string>();
+  private readonly _lookedFor = new Map<string, number>();
   private _snapshot: ISnapshot | null = null;
   private _reach: Reach = 'unread';
   private _failures = 0;
