@@ -147,8 +147,7 @@ def test_answers_that_are_no_answers_leave_a_sentence_and_no_blank_panel(open_la
     open_lab.page.unroute_all()
     open_lab.page.get_by_role("button", name="Ask now").click()
     expect(open_lab.show_panel()).not_to_contain_text("does not answer", timeout=20 * SECOND)
-    ours = [each for each in open_lab.errors if "openai4s-provisioner" in each and "/openai4s/sessions" not in each]
-    assert not ours
+    assert not open_lab.our_errors
 
 
 def test_a_server_without_our_endpoints_is_named(open_lab: Notebook) -> None:
