@@ -55,11 +55,14 @@ export function addCommands(options: ICommandOptions): void {
     execute: async args => {
       const workload = model.find(textOf(args['workload_id']));
       if (workload) {
-        const { logTab } = await import('./panel/log');
+        const { logTab, logTabId } = await import('./panel/log');
         const { workload_id: workloadId, kind } = workload;
-        const tab = logTab({ client, trans, workloadId, kind, title: title(workload) });
-        app.shell.add(tab, 'main', { mode: 'split-bottom' });
-        app.shell.activateById(tab.id);
+        const id = logTabId(workloadId);
+        if (![...app.shell.widgets('main')].some(each => each.id === id)) {
+          const tab = logTab({ client, trans, workloadId, kind, title: title(workload) });
+          app.shell.add(tab, 'main', { mode: 'split-bottom' });
+        }
+        app.shell.activateById(id);
       }
     }
   });

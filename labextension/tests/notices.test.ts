@@ -88,6 +88,15 @@ describe('an end that is near', () => {
     board.walltimeWarned(session().workload_id, false);
     expect(shown(soon)).toEqual([]);
   });
+
+  it("of the machine's time is another one after the end was moved, so that closing the first hides no second", () => {
+    board.walltimeWarned(session().workload_id, true);
+    const keys = ['2026-11-29T21:09:00.000Z', '2026-11-29T21:09:00.100Z', '2026-11-29T22:09:00.000Z'].map(
+      end => shown({ ...READY, walltime_ends_at: end, can_extend: true })[0].key
+    );
+    expect(keys[1]).toBe(keys[0]);
+    expect(keys[2]).not.toBe(keys[0]);
+  });
 });
 
 describe('what happened', () => {

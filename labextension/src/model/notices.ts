@@ -126,8 +126,7 @@ export class NoticeBoard {
     const actions: IAction[] = lease.can_be_kept
       ? [{ name: 'keep', label: trans.__('Keep'), caption: trans.__('Keep this session: its idle time starts anew') }]
       : [];
-    // Rounded, so that a clock that is read twice makes no second notification.
-    const key = `lease:${session.workload_id}:${Math.round(Date.parse(session.lease_ends_at) / 10_000)}`;
+    const key = `lease:${session.workload_id}:${endMark(session.lease_ends_at)}`;
     return [{ key, kind: 'warning', text, session, actions, isPassing: false }];
   }
 
@@ -150,7 +149,8 @@ export class NoticeBoard {
     const actions: IAction[] = session.can_extend
       ? [{ name: 'extend', label: trans.__('Extend'), caption: trans.__('Ask for one more hour') }]
       : [];
-    return [{ key: `walltime:${session.workload_id}`, kind: 'warning', text, session, actions, isPassing: false }];
+    const key = `walltime:${session.workload_id}:${endMark(session.walltime_ends_at)}`;
+    return [{ key, kind: 'warning', text, session, actions, isPassing: false }];
   }
 
   private _lost(session: ISession): INotice[] {
@@ -202,6 +202,14 @@ interface ISeen {
   memoryLost: boolean;
   /** Why its memory will be lost: the reason, or what was said first when it was no longer ready. */
   cause: string;
+}
+
+/**
+ * What tells one end from a later one: whoever closed the warning of the first is warned of the second all the same.
+ * Rounded, so that a clock that is read twice makes no second notification.
+ */
+function endMark(endsAt: string): number {
+  return Math.round(Date.parse(endsAt) / 10_000);
 }
 
 function look(session: ISession, seen: ISeen | undefined, isHere: boolean): ISeen {

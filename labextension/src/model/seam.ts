@@ -129,7 +129,6 @@ export interface ILaunch {
   profile: string;
   kernel_name: string;
   resources: IAmounts;
-  path: string;
 }
 
 export interface ILog {

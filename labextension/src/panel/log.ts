@@ -22,11 +22,15 @@ export interface ILogOptions {
   title: string;
 }
 
+export function logTabId(workloadId: string): string {
+  return `openai4s-log-${workloadId}`;
+}
+
 export function logTab(options: ILogOptions): MainAreaWidget<LogView> {
   const { trans } = options;
   const view = new LogView(options);
   const tab = new MainAreaWidget({ content: view });
-  tab.id = `openai4s-log-${options.workloadId}`;
+  tab.id = logTabId(options.workloadId);
   tab.title.label = trans.__('Log: %1', options.title);
   tab.title.icon = clusterIcon;
   tab.title.closable = true;
