@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -64,20 +64,33 @@ def load_backends(config: SiteConfig, settings: AppSettings) -> dict[str, Alloca
     Raises ConfigError. One that is not installed is left out: admission says so to whoever asks for it.
     """
     named = {profile.backend for profile in config.profiles.values()}
-    backends: dict[str, AllocationBackend] = {}
-    for entry in entry_points(group=BACKENDS):
-        if entry.name not in named:
-            continue
-        options = config.backends.get(entry.name, {})
-        try:
-            factory: BackendFactory = entry.load()
-            backends[entry.name] = factory(
-                state_dir=settings.state_dir, exchange_dir=settings.exchange_dir, options=options
+    installed = {entry.name: entry for entry in entry_points(group=BACKENDS)}
+    for name in config.backends:
+        if name not in named and name not in installed:  # its options would count for nothing
+            raise ConfigError(
+                f"{config.place_of('backends', name)}: [backends.{name}] names a backend that is not installed and "
+                f"that no profile uses. Installed: {', '.join(sorted(installed))}. Correct the name, or remove it."
             )
-        except ConfigError as error:
-            place = config.place_of("backends", entry.name, *filter(None, [error.key]))
-            raise ConfigError(f"{place}: {error}" if place else str(error), error.key) from error
-    return backends
+    return {name: _made(entry, config, settings) for name, entry in installed.items() if name in named}
+
+
+def _made(entry: EntryPoint, config: SiteConfig, settings: AppSettings) -> AllocationBackend:
+    options = config.backends.get(entry.name, {})
+    try:
+        factory: BackendFactory = entry.load()
+        return factory(state_dir=settings.state_dir, exchange_dir=settings.exchange_dir, options=options)
+    except ConfigError as error:
+        at = _place_before(config, entry.name, *filter(None, [error.key]))
+        raise ConfigError(f"{at}{error}", error.key) from error
+    except Exception as error:  # a package of somebody else's
+        told = f"the backend {entry.name!r} cannot be loaded ({type(error).__name__}: {error})"
+        at = _place_before(config, entry.name)
+        raise ConfigError(f"{at}{told}. Repair what is installed, or name another one.") from error
+
+
+def _place_before(config: SiteConfig, *path: str) -> str:
+    place = config.place_of("backends", *path)
+    return f"{place}: " if place else ""
 
 
 def _network_settings(settings: AppSettings) -> tuple[ListenAddress | None, tuple[AdvertisedAddress, ...]]:

@@ -141,11 +141,23 @@ class Judge:
         past: AccountingRow | None,
         has_accounting: bool,
     ) -> Observation:
+        end = self._witnessed(name, token, end)
         cancelled_by = states.canceller(past.state) if past is not None else None
         if end[0] is Observed.CANCELLED and cancelled_by is None and has_accounting and self._may_still_show(token):
             return Observation(Observed.ENDING, backend_detail=_detail(row), hosts=parse.hosts(row.nodes))
         exit_ = self._exit(name, token, past) if row.state.startswith("FAILED") else None
         return self._ended(token, end, exit_, cancelled_by, _detail(row), row.nodes)
+
+    def _witnessed(
+        self, name: JobName, token: str, end: tuple[Observed, Reason | None]
+    ) -> tuple[Observed, Reason | None]:
+        """ "Out of memory" is said as well of a job that went on after one of its programs was ended for want of it:
+        when its own record says that all ended well, a kernel was lost, and not the job."""
+        if end[1] is Reason.OUT_OF_MEMORY:
+            recorded = self._places.exit_of(token, name.number)
+            if recorded is not None and recorded.code == 0:
+                return Observed.COMPLETED, None
+        return end
 
     def _may_still_show(self, token: str) -> bool:
         """Accounting learns a little later who cancelled a job."""
@@ -164,6 +176,7 @@ class Judge:
         end = states.end_state(past.state) if past is not None else None
         exit_ = self._places.exit_of(token, name.number)
         if past is not None and end is not None:
+            end = self._witnessed(name, token, end)
             if end == (Observed.FAILED, None) and (exit_ is None or not exit_.code):
                 exit_ = past.exit
             return self._ended(

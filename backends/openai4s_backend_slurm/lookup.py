@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from openai4s_provisioner.orchestration.errors import CouldNotAsk
 from openai4s_provisioner.orchestration.models import ExternalHandle
 
-from . import parse, states
-from .broker import Absent, Broker, BrokerError, Refused
+from . import parse, states, wording
+from .broker import Absent, Broker, BrokerError, Failed, Refused
 from .parse import AccountingRow, JobName, QueueRow
 from .places import Places
 from .script import is_token, job_name
@@ -77,7 +77,7 @@ class Lookup:
 
     def queue(self, cluster: str) -> list[QueueRow]:
         """All jobs of this account that the controller still has, also those that are over. Raises BrokerError."""
-        return parse.queue_rows(self._broker.run([*self._squeue(cluster), f"--user={os.getuid()}"]).stdout)
+        return self._ask_queue(cluster)
 
     def accounting(self, jobs: Mapping[int, str], cluster: str) -> dict[int, AccountingRow] | None:
         """What accounting has of these (number -> token). None: there is no accounting, or it does not answer."""
@@ -124,15 +124,22 @@ class Lookup:
     def _queue_of(self, token: str) -> list[QueueRow]:
         name = job_name(token)
         try:
-            answer = self._broker.run([*self._squeue(self._cluster), f"--user={os.getuid()}", f"--name={name}"])
+            rows = self._ask_queue(self._cluster, f"--name={name}")
         except BrokerError as error:
             raise CouldNotAsk(f"the cluster's queue could not be asked: {error}") from error
-        return [row for row in parse.queue_rows(answer.stdout) if row.name == name]
+        return [row for row in rows if row.name == name]
 
-    @staticmethod
-    def _squeue(cluster: str) -> list[str]:
-        # Without --all a job in a partition that the site hides is as good as gone, even for its owner.
-        return ["squeue", "--all", "--noheader", "--states=all", f"--format={parse.QUEUE_FORMAT}", *on(cluster)]
+    def _ask_queue(self, cluster: str, *which: str) -> list[QueueRow]:
+        """With its heading: without it, an empty queue looks like a site's command that has swallowed the answer.
+
+        Without --all a job in a partition that the site hides is as good as gone, even for its owner.
+        """
+        argv = ["squeue", "--all", "--states=all", f"--format={parse.QUEUE_FORMAT}", *on(cluster)]
+        answer = self._broker.run([*argv, f"--user={os.getuid()}", *which])
+        if not parse.is_queue(answer.stdout):
+            said = wording.last_line(answer.stderr) or wording.last_line(answer.stdout) or "nothing"
+            raise Failed(f"squeue printed no list of jobs, but: {said[:200]}", answer.stdout, answer.stderr, 0)
+        return parse.queue_rows(answer.stdout)
 
     def _in_accounting(self, token: str) -> int | None:
         """It lags, and it may be away: what it does not have says nothing."""

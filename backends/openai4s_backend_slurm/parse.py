@@ -62,6 +62,16 @@ def submitted(output: str) -> JobName | None:
     return told.pop() if len(told) == 1 else None
 
 
+def is_queue(output: str) -> bool:
+    """Whether it is a list of jobs, be it empty: it has its heading, or a row. Anything else has answered nothing."""
+    lines = output.splitlines()
+    return any(_is_heading(line) for line in lines) or any(_queue_row(line) is not None for line in lines)
+
+
+def _is_heading(line: str) -> bool:
+    return line.startswith("JOBID|") and line.count("|") == _QUEUE_FIELDS - 1
+
+
 def queue_rows(output: str) -> list[QueueRow]:
     return [row for line in output.splitlines() if (row := _queue_row(line)) is not None]
 

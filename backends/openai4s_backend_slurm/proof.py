@@ -122,10 +122,14 @@ class JobProver:
         except (SandboxError, StateError) as error:
             return _undecided(str(error))
         except OSError as error:
-            return _undecided(f"The isolation of sessions could not be probed: {error}. Make that path usable.")
+            why = f"{error.filename or self._exchange_dir}: {error.strerror or error}"  # a full disk has no file's name
+            return _undecided(f"The isolation of sessions could not be probed: {why}. Make that path usable.")
         answer = None if request is None else await self._backend.submit(request)
         if isinstance(answer, Rejected):
             return _undecided(f"The job that checks it was refused. {answer.sentence}", refused=answer.reason)
+        if isinstance(answer, Unknown) and not answer.was_sent:
+            told = f"The job that checks it was not sent: {answer.backend_detail}."
+            return _undecided(f"{told} Try again in a few minutes, or tell your administrator.")
         if isinstance(answer, Created | Existing):
             handle: ExternalHandle | None = answer.handle
         elif ticket.handle:
@@ -260,12 +264,13 @@ class JobProver:
         return _decided(found, ticket)
 
     async def _without_verdict(self, handle: ExternalHandle, seen: Observation) -> ProofResult:
+        """The reasons' own sentences are about sessions: here a machine, or the profile, is what does not fit."""
         tail = (await self._backend.diagnostics(handle)).log_tail.strip()
-        reason = f" {seen.reason.sentence} {seen.explanation}".rstrip() if seen.reason is not None else ""
-        told = f" Its log ends: {tail[-500:]}" if tail else ""
+        why = f"Its log ends: {tail[-500:]}" if tail else "It left no log."
+        ended = f"The job that checks it ended without a result ({seen.backend_detail})."
+        told = " ".join(part for part in (ended, seen.explanation, why) if part)
         refused = seen.reason if seen.reason is Reason.UNSCHEDULABLE else None
-        sentence = f"The job that checks it ended without a result ({seen.backend_detail}).{reason}{told}"
-        return _undecided(sentence, refused=refused)
+        return _undecided(f"{told}\nTell your administrator, or choose another profile.", refused=refused)
 
 
 def _undecided(sentence: str, ending: Ending = Ending.NO_VERDICT, refused: Reason | None = None) -> ProofResult:

@@ -1,6 +1,7 @@
 """What a backend's word adds to what is written down of an allocation, short of moving its phase. Pure.
 
-Nothing when nothing changed: estimates that a backend computes anew move a little, and are not written each time.
+Nothing when nothing changed: estimates that a backend computes anew move a little, and are not written each time. What
+a worker that does not come wrote down lies in a file, so here it is only asked for.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from .walltime import has_moved
 
 _ESTIMATE_MOVED_S = 60.0  # a person reads minutes
 _ESTIMATE_OLD_S = 300.0
+_LATE_S = 3.0  # since it was granted: a worker that comes at all comes sooner, as a rule
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,14 @@ class NotePause:
     is_paused: bool
 
 
-Note = NoteGone | NoteWaiting | NoteEnd | NotePause
+@dataclass(frozen=True)
+class NoteWay:
+    """Why this rank does not come, as far as its worker could write it down."""
+
+    rank: int
+
+
+Note = NoteGone | NoteWaiting | NoteEnd | NotePause | NoteWay
 
 
 def talks(workers: Sequence[WorkerRow]) -> bool:
@@ -84,7 +93,22 @@ def notes_of(allocation: Allocation, seen: Observation, workers: Sequence[Worker
         notes.append(NotePause(is_paused))
     if runs and seen.ends_at is not None and has_moved(allocation.ends_at, seen.ends_at):
         notes.append(NoteEnd(seen.ends_at, allocation.extensions))
+    if _is_late(allocation, workers, now):
+        notes.append(NoteWay(missing_rank(allocation, workers)))
     return tuple(notes)
+
+
+def missing_rank(allocation: Allocation, workers: Sequence[WorkerRow]) -> int:
+    """The first rank that has not connected: whose log may say why."""
+    registered = {worker.rank for worker in workers}
+    return next((rank for rank in range(allocation.nodes) if rank not in registered), 0)
+
+
+def _is_late(allocation: Allocation, workers: Sequence[WorkerRow], now: float) -> bool:
+    is_missing = allocation.phase is Phase.GRANTED and len(workers) < allocation.nodes
+    if not is_missing or allocation.granted_at is None or allocation.paused_since is not None:
+        return False
+    return now - max(allocation.granted_at, allocation.resumed_at or 0.0) >= _LATE_S
 
 
 def _says_more(allocation: Allocation, seen: Observation, now: float) -> bool:

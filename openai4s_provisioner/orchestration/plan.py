@@ -361,12 +361,6 @@ def _who_is_missing(allocation: Allocation, workers: Sequence[WorkerRow]) -> str
     return f"{told}; missing: {named}" + (" and others." if len(missing) > _MOST_NAMED else ".")
 
 
-def missing_rank(allocation: Allocation, workers: Sequence[WorkerRow]) -> int:
-    """The first rank that has not connected: whose log may say why."""
-    registered = {worker.rank for worker in workers}
-    return next((rank for rank in range(allocation.nodes) if rank not in registered), 0)
-
-
 def _lost_workers(
     allocation: Allocation, workers: Sequence[WorkerRow], now: float, policy: Policy
 ) -> tuple[Action, ...]:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .batch_plan import asks_for_record, plan_batch
+from .cancelling import ended
 from .changes import ChangeBoard
 from .config import Policy, SiteConfig
 from .daemons import BEAT_EVERY_S, Daemon
@@ -27,15 +28,16 @@ from .pace import Pace, Pulse
 from .plan import Action, Recover, Retire, plan
 from .ports import Observation
 from .pulse_report import PulseReport, Trouble, write_report
-from .reasons import Reason
 from .steady_clock import steady_time
 from .store import Situation, Store, StoreThread
+from .waiting import waiting_pause_s
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 _ENDING_AGAIN_S = 1.0
 _ADOPT_EVERY_S = 60.0
+_LATEST_LANDING_SHOWS_S = 3600.0
 _LAST_STEPS_S = 3.0  # for what is under way when the driving stops
 
 
@@ -124,10 +126,10 @@ class Reconciler:
     async def stop(self) -> None:
         """Stop driving. What runs goes on; what is wished stopped stays wished; what has ended is cleared away."""
         loops, self._loops = self._loops, []
-        await _ended(loops)
+        await ended(loops)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_LAST_STEPS_S)
-        await _ended([*self._tasks])
+        await ended(self._tasks)
         if loops and self._store.exists and self._daemon.is_registered:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._clear_debris(), _LAST_STEPS_S)
@@ -163,16 +165,10 @@ class Reconciler:
         self._pace.turned(self._clock_s() - began)
 
     async def adopt(self, kind: Kind | None = None) -> None:
-        """Take over what dead processes left. Sessions are ended: their kernels' secrets died with them."""
+        """Take over what dead processes left. Sessions are wished stopped by that."""
         if not self._store.exists:
             return
         for workload_id in await self._daemon.adopt(kind):
-            workload = await self._store.run(Store.workload, workload_id)
-            if workload is not None and workload.kind is Kind.BATCH:
-                self.poke(workload_id)  # it needs nobody, and goes on
-                continue
-            args = (workload_id, Reason.SERVER_GONE, "", f"daemon {self._daemon.daemon_id}", self._clock())
-            await self._store.run(Store.request_stop, *args)
             self.poke(workload_id)
 
     # -- the loops -------------------------------------------------------------------------------------------------
@@ -351,12 +347,14 @@ class Reconciler:
             _log.error("the step of workload %s failed; it waits %g s", workload_id, pause, exc_info=error)
 
     async def _end_duplicates(self, situations: Sequence[Situation]) -> None:
-        """An attempt that was sent more than once may have landed more than once, late: looked at now and then."""
+        """An attempt that was sent more than once may have landed more than once, late: looked at ever less often."""
         for each in situations:
             allocation = each.allocation
             asked = self._duplicates_asked.get(allocation.allocation_id, 0.0)
             sent_again = allocation.submit_attempts > 1 and allocation.handle is not None
-            if not sent_again or self._clock() - asked < self._policy.settle_window_s:
+            age_s = max(0.0, self._clock() - allocation.created_at)
+            pause_s = waiting_pause_s(age_s, None, self._policy.settle_window_s, _LATEST_LANDING_SHOWS_S)
+            if not sent_again or self._clock() - asked < pause_s:
                 continue
             self._duplicates_asked[allocation.allocation_id] = self._clock()
             try:
@@ -383,9 +381,3 @@ class Reconciler:
         if profile is None:
             return self._policy
         return replace(self._policy, registration_timeout_s=float(profile.registration_timeout_s))
-
-
-async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -7,13 +7,13 @@ nothing: that is the backend's.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 
 from .config import SiteConfig
 from .daemons import Daemon
 from .due_loop import DueLoop
 from .models import LeasePolicy
-from .steady_clock import steady_time
 from .store import StoreThread, schedule
 from .walltime import EndStep, Wait, WalltimeNotice, WalltimeState, WarnOfEnd
 
@@ -34,8 +34,9 @@ class WalltimeWatch:
         config: SiteConfig,
         can_extend: Callable[[str], bool],
         notify: Callable[[WalltimeNotice], None],
-        clock: Callable[[], float] = steady_time,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        """`clock`: an end is a time of the backend's, so it is compared with the system's clock as it is now."""
         self._store = store
         self._daemon = daemon
         self._config = config

@@ -252,11 +252,11 @@ def test_a_worker_that_is_paused_is_waited_for_however_long_it_is_silent(
         peer.close()
         observer.wait_for(lambda told: told.detail == LinkState.RECONNECTING)
     observer.wait_for(lambda told: told.detail == LinkState.GONE)
-    assert observer.link_states().count("gone") == 1
+    assert observer.link_states().count(LinkState.GONE) == 1
     with dial(opened) as again:
         assert shake(again, Resume("alloc", 0, 0, KEY)) is not None
     opened.hold("alloc", False)
-    observer.wait_for(lambda told: observer.link_states().count("gone") == 2)
+    observer.wait_for(lambda told: observer.link_states().count(LinkState.GONE) == 2)
 
 
 def test_a_forgotten_allocation_loses_its_links_and_cannot_resume(gateway: Open) -> None:

@@ -23,17 +23,8 @@ from openai4s_provisioner.testing.faulty_backends import (
     ObedientBackend,
 )
 
+pytestmark = pytest.mark.usefixtures("no_pauses")
 RECOVERED = [reason for reason, outcome in OUTCOMES.items() if outcome is Outcome.RECOVER]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openai4s_provisioner.orchestration.reconciler._FIRST_PAUSE_S", 0.0)
 
 
 async def used_session(lab: ControlLab) -> OpenedSession:

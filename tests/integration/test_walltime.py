@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from openai4s_provisioner.orchestration.models import ExternalHandle, Phase, Res
 from openai4s_provisioner.orchestration.ports import Observation, Observed
 from openai4s_provisioner.orchestration.reasons import Reason
 from openai4s_provisioner.orchestration.session import OpenedSession
+from openai4s_provisioner.orchestration.steady_clock import steady_time
 from openai4s_provisioner.orchestration.store import Ending, NewEpoch, Store, epochs
 from openai4s_provisioner.orchestration.walltime import WalltimeNotice, WalltimeState
 from openai4s_provisioner.orchestration.walltime_desk import WalltimeDesk
@@ -300,5 +302,28 @@ def test_what_the_queue_says_reaches_the_sentence_and_goes_with_the_grant(
         await lab.turns(1)
         now = await lab.situation(opened)
         assert (now.allocation.estimated_start, now.allocation.position, now.allocation.waiting) == (None, None, "")
+
+    in_lab(tmp_path, scenario, backend, clock=clock)
+
+
+def test_an_end_is_the_backend_s_time_whatever_was_corrected_here_since_this_process_began(
+    tmp_path: Path, clock: ManualClock, backend: BackendWithAnEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # This machine's clock was two hours slow when the process began, and was set right afterwards.
+    monkeypatch.setattr(steady_time, "_offset", steady_time._offset - 7200.0)
+    backend.ends_at = time.time() + 300.0
+
+    async def scenario(lab: ControlLab) -> None:
+        told: list[WalltimeNotice] = []
+        can_extend = desk_of(lab).can_extend
+        watch = WalltimeWatch(
+            store=lab.store, daemon=lab.daemon, config=lab.config, can_extend=can_extend, notify=told.append
+        )
+        await lab.active_session()
+        await lab.turns()
+        await watch.turn()
+        (warning,) = told
+        assert warning.state is WalltimeState.WARNING
+        assert warning.seconds_left == pytest.approx(300.0, abs=60.0)
 
     in_lab(tmp_path, scenario, backend, clock=clock)

@@ -135,13 +135,16 @@ def gres_conf(layout: Layout, devices: str) -> str:
     )
 
 
-def cgroup_conf(shape: Shape) -> str:
+def cgroup_conf(shape: Shape, is_unified: bool) -> str:
+    """`is_unified`: the machine has control groups of version 2."""
     if not shape.cgroups:
         return ""
-    return (
-        "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=yes\n"
-        "ConstrainRAMSpace=yes\nConstrainDevices=yes\n"
+    kind = (
+        "CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\n"
+        if is_unified
+        else "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=yes\n"
     )
+    return f"{kind}ConstrainRAMSpace=yes\nConstrainDevices=yes\n"
 
 
 def slurmdbd_conf(layout: Layout, ports: Ports, owner: str) -> str:

@@ -133,6 +133,12 @@ class Person:
         found = list(differences(expected, actual))
         return {"differences": found[:10], "messages": actual.messages, "conditions": met}
 
+    async def serve(self) -> dict[str, Any]:
+        """A kernel from its start to its shutdown in a Jupyter server: what was seen on the way."""
+        from openai4s_backend_slurm.tests.served import served
+
+        return await served(self._kernel, lambda change: say({"event": dict(change)}))
+
     async def _in_a_server(self, notebook: Path) -> Any:
         from checks.parts.server import running_server
         from checks.parts.ways import run_in_channels

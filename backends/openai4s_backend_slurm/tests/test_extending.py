@@ -9,9 +9,10 @@ import pytest
 
 from openai4s_backend_slurm.lab import Account, Cluster, Shape
 
+from .clocks import A_WHILE_S, CLOCKS
 from .conftest import started
 from .people import Person
-from .test_faults import A_WHILE_S, CLOCKS, jobs
+from .session_jobs import jobs
 
 pytestmark = pytest.mark.timeout(600)
 SHORT: dict[str, Any] = dict(CLOCKS)

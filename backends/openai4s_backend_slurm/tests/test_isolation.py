@@ -61,7 +61,7 @@ def test_a_reachable_scheduler_is_found_out(backend_lab: BackendLab, monkeypatch
     ("options", "told"),
     [
         ({"partition": "nope"}, "The job that checks it was refused. The profile names a partition"),
-        ({"python": "/no/such/python"}, "ended without a result"),
+        ({"python": "/no/such/python"}, "/no/such/python: No such file or directory\nTell your administrator"),
         ({"prologue": "export PATH=/nonexistent"}, "bubblewrap"),
     ],
 )
@@ -234,3 +234,21 @@ def test_a_check_that_is_refused_with_devices_too_says_so_and_remembers_nothing(
     assert len(sent.read_text().splitlines()) == 2
     assert not site.state_dir.exists()
     assert not site.exchange_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (
+            "squeue",
+            "The job that checks it was not sent: the cluster's queue could not be asked: the command /no/squeue",
+        ),
+        ("sbatch", "The cluster's commands cannot be used here: the command /no/sbatch is not on this machine"),
+    ],
+)
+def test_a_command_that_is_missing_is_named_at_once(backend_lab: BackendLab, command: str, told: str) -> None:
+    options = {**backend_lab.options, "commands": {command: f"/no/{command}"}}
+    verdict = verdict_of(replace(backend_lab, options=options))
+    assert not verdict.verified
+    assert told in verdict.sentence
+    assert "administrator" in verdict.sentence

@@ -127,6 +127,28 @@ def test_accounting_says_how_a_job_ended_that_left_the_queue(
     assert (seen.state, seen.reason) == (state, reason)
 
 
+@pytest.mark.parametrize("is_in_queue", [True, False])
+@pytest.mark.parametrize(
+    ("record", "state", "reason"),
+    [
+        ("0 4242", Observed.COMPLETED, None),
+        ("137 4242", Observed.FAILED, Reason.OUT_OF_MEMORY),
+        ("0 4241", Observed.FAILED, Reason.OUT_OF_MEMORY),  # another job's
+        ("", Observed.FAILED, Reason.OUT_OF_MEMORY),
+    ],
+)
+def test_a_job_that_went_on_when_its_kernel_had_no_memory_left_ended_well(
+    bench: Any, is_in_queue: bool, record: str, state: Observed, reason: Reason | None
+) -> None:
+    """Slurm calls it out of memory to its end; its own record knows how that was."""
+    made = bench(sacct=accounting("OUT_OF_MEMORY", "0:125"))
+    if record:
+        made.writes(script.RECORD, f"{record}\n")
+    seen = made.see("OUT_OF_MEMORY" if is_in_queue else "")
+    assert (seen.state, seen.reason) == (state, reason)
+    assert "OUT_OF_MEMORY" in seen.backend_detail
+
+
 def test_of_several_rows_the_newest_counts(bench: Any) -> None:
     assert bench(sacct=accounting("NODE_FAIL") + accounting("COMPLETED")).see().state is Observed.COMPLETED
 

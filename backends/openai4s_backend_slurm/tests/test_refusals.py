@@ -14,8 +14,9 @@ import pytest
 
 from openai4s_backend_slurm.lab import Cluster
 
+from .clocks import CLOCKS
 from .people import Person, PersonError
-from .test_faults import CLOCKS, jobs, nothing_left
+from .session_jobs import jobs, nothing_left
 
 pytestmark = pytest.mark.timeout(600)
 SHORT: dict[str, Any] = dict(CLOCKS)

@@ -9,8 +9,9 @@ import pytest
 
 from openai4s_backend_slurm.lab import Cluster
 
+from .clocks import A_WHILE_S, CLOCKS
 from .people import Person
-from .test_faults import A_WHILE_S, CLOCKS, jobs, nothing_left, only_job
+from .session_jobs import jobs, nothing_left, only_job
 
 pytestmark = pytest.mark.timeout(600)
 LOST_S = 5.0
@@ -29,7 +30,7 @@ def person(ordinary_user: Any, cluster: Cluster) -> Iterator[Person]:
 
 
 def suspended(person: Person, cluster: Cluster) -> str:
-    job = only_job(cluster)
+    job: str = only_job(cluster)
     cluster.admin.command("scontrol", "suspend", job)
     person.heard(lambda event: "Paused by the site since" in event["sentence"], "that it is paused", 2 * A_WHILE_S)
     return job

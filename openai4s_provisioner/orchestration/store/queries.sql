@@ -184,6 +184,9 @@ UPDATE allocation SET paused_since = :now WHERE allocation_id = :allocation_id A
 UPDATE allocation SET paused_since = NULL, resumed_at = :now
 WHERE allocation_id = :allocation_id AND paused_since IS NOT NULL;
 
+-- name: set_way
+UPDATE allocation SET waiting = :waiting WHERE allocation_id = :allocation_id AND phase = 'GRANTED';
+
 -- name: set_ends_at
 UPDATE allocation SET ends_at = :ends_at WHERE allocation_id = :allocation_id AND extensions = :extensions;
 
