@@ -26,7 +26,7 @@ from openai4s_provisioner.orchestration.ports import (
 from openai4s_provisioner.orchestration.reasons import Reason
 
 from . import parse, script, wording
-from .broker import Absent, Answer, Broker, BrokerError, Denied, Refused
+from .broker import Absent, Answer, Broker, BrokerError, Denied, NotStarted, Refused
 from .lookup import Lookup, handle_of
 from .places import Places
 from .profiles import SlurmProfile, read_profile
@@ -77,6 +77,8 @@ class Submitter:
         except Absent as error:
             sentence = f"The cluster's commands cannot be used here: {error}. Ask your administrator about them."
             return Rejected(Reason.BACKEND_UNAVAILABLE, sentence, f"{error}\n{error.stderr}".strip())
+        except NotStarted as error:
+            return Unknown(request.token, str(error), was_sent=False)
         except BrokerError as error:
             return Unknown(request.token, f"{error}\n{error.stderr}".strip())
         return self._landed(request.token, answer)

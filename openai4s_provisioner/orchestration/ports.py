@@ -218,6 +218,13 @@ class WalltimeExtender(Protocol):
         """Move the end by so many seconds; the new end. Raises Refused with a sentence for a person, or CouldNotAsk."""
 
 
+@runtime_checkable
+class BoundedInTime(Protocol):
+    """Optional: a backend whose own options say how long one question may take at the longest."""
+
+    answer_bounds: Mapping[str, float]  # option -> seconds; their sum is the longest that an answer may take
+
+
 class WorkerChannel(Protocol):
     """The way to the workers of an allocation; the gateway implements it. Callable from any thread, never blocks."""
 
