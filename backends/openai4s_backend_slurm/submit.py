@@ -115,10 +115,8 @@ class Submitter:
         if alive:
             return Created(alive[0])
         reason, sentence = wording.refusal_of(error.stderr or error.stdout)
-        option = wording.unknown_option(error.stderr)
-        remedy = f"Add {option} to remove_options of the profile" if option else "Ask your administrator about it"
-        said = wording.last_line(error.stderr) or wording.last_line(error.stdout)
-        return Rejected(reason, f"{sentence}. {remedy}. It said: {said}", error.stderr.strip())
+        said = (error.stderr or error.stdout).strip()
+        return Rejected(reason, f"{sentence}. {wording.remedy_of(error.stderr)}.", said)
 
     def _found(self, token: str) -> ExternalHandle | None:
         try:

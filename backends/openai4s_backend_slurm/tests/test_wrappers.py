@@ -143,8 +143,8 @@ def test_what_is_not_a_definite_no_stays_open(site: Site, complaint: str) -> Non
 @pytest.mark.parametrize(
     ("complaint", "reason", "words"),
     [
-        ("Invalid partition name specified", Reason.INVALID_SPEC, "names a partition that this cluster does not have"),
-        ("Invalid qos specification", Reason.INVALID_SPEC, "a QoS that you may not use"),
+        ("Invalid partition name specified", Reason.INVALID_SPEC, "names machines that this cluster does not have"),
+        ("Invalid qos specification", Reason.INVALID_SPEC, "terms of service that you may not use"),
         ("Invalid account or account/partition combination specified", Reason.AUTHORIZATION_DENIED, "account"),
         ("Requested node configuration is not available", Reason.UNSCHEDULABLE, "No machine of this cluster"),
         ("More processors requested than permitted", Reason.UNSCHEDULABLE, "No machine of this cluster"),
@@ -165,7 +165,7 @@ def test_a_definite_no_has_its_reason_and_what_was_said(site: Site, complaint: s
     assert isinstance(answer, Rejected)
     assert answer.reason is reason
     assert words in answer.sentence
-    assert complaint in answer.sentence
+    assert complaint in answer.backend_detail
 
 
 def test_a_no_counts_only_when_the_queue_says_so_too(site: Site) -> None:
