@@ -26,6 +26,7 @@ _HANDLE = re.compile(r"(\d{1,10})(?:@([A-Za-z0-9][A-Za-z0-9_.-]*))?/([A-Za-z0-9.
 _NO_ACCOUNTING_FOR_S = 600.0
 _ACCOUNTING_SINCE = "now-30days"
 _ACCOUNTING_BATCH = 200
+_GRANTED_HOLDS_S = 60.0
 
 
 def handle_of(name: JobName, token: str) -> ExternalHandle:
@@ -51,6 +52,7 @@ class Lookup:
         self._places = places
         self._cluster = cluster
         self._no_accounting_until = 0.0
+        self._granted: dict[tuple[str, str], tuple[float, int | None]] = {}
         self._guard = threading.Lock()
 
     def find(self, token: str) -> ExternalHandle | None:
@@ -105,6 +107,20 @@ class Lookup:
             return None
         return parse.exit_in_details(answer.stdout, name.number)
 
+    def nodes_granted(self, partition: str, cluster: str) -> int | None:
+        """The most machines that one job may have there, up or down; None when that is not known. From memory soon."""
+        with self._guard:
+            asked_at, most = self._granted.get((partition, cluster), (-_GRANTED_HOLDS_S, None))
+        if time.monotonic() - asked_at >= _GRANTED_HOLDS_S:
+            argv = ["scontrol", "--all", "--oneliner", *on(cluster), "show", "partition", partition]
+            try:
+                most = parse.nodes_granted(self._broker.run(argv).stdout)
+            except BrokerError:
+                most = None
+            with self._guard:
+                self._granted[partition, cluster] = (time.monotonic(), most)
+        return most
+
     def _queue_of(self, token: str) -> list[QueueRow]:
         name = job_name(token)
         try:
@@ -114,9 +130,12 @@ class Lookup:
         return [row for row in rows if row.name == name]
 
     def _ask_queue(self, cluster: str, *which: str) -> list[QueueRow]:
-        """With its heading: without it, an empty queue looks like a site's command that has swallowed the answer."""
-        argv = ["squeue", "--states=all", f"--format={parse.QUEUE_FORMAT}", *on(cluster), f"--user={os.getuid()}"]
-        answer = self._broker.run([*argv, *which])
+        """With its heading: without it, an empty queue looks like a site's command that has swallowed the answer.
+
+        Without --all a job in a partition that the site hides is as good as gone, even for its owner.
+        """
+        argv = ["squeue", "--all", "--states=all", f"--format={parse.QUEUE_FORMAT}", *on(cluster)]
+        answer = self._broker.run([*argv, f"--user={os.getuid()}", *which])
         if not parse.is_queue(answer.stdout):
             said = wording.last_line(answer.stderr) or wording.last_line(answer.stdout) or "nothing"
             raise Failed(f"squeue printed no list of jobs, but: {said[:200]}", answer.stdout, answer.stderr, 0)

@@ -33,11 +33,12 @@ from .ports import AllocationBackend, AllocationRequest, RankLauncher
 from .private_folder import prepare_folder, remove_folder
 from .reasons import Reason
 from .steady_clock import steady_time
+from .way_record import failed_ways
 from .ways_in import ADDRESS_RECORD, WaysIn, address_record
 from .workspace_proof import nonce_name, place_nonce, remove_proofs
 
 KEPT_LOGS = 20  # failed attempts whose logs are kept
-_LOG_BYTES = 256 * 1024
+KEPT_LOG_BYTES = 256 * 1024
 _TAIL_BYTES = 2048
 
 
@@ -94,6 +95,10 @@ class AttemptPreparer:
     async def log_tail(self, allocation_id: str, rank: int = 0) -> str:
         """The last lines that a worker logged; "" when there are none."""
         return await asyncio.to_thread(_tail, self.attempt_dir(allocation_id) / f"worker-{rank}.log", _TAIL_BYTES)
+
+    async def failed_ways(self, allocation_id: str, rank: int) -> str:
+        """Where a worker that has not come dialled in vain, and why; "" when it has not said so."""
+        return await asyncio.to_thread(failed_ways, self.attempt_dir(allocation_id), rank)
 
     def _route(self, profile: ResourceProfile, backend: AllocationBackend) -> dict[str, Any]:
         """Where the workers dial, and whom they expect there. Raises Refused."""
@@ -200,7 +205,7 @@ class AttemptPreparer:
     def _keep_logs(self, folder: Path, allocation: Allocation) -> None:
         prepare_folder(self._logs)
         for rank in range(allocation.nodes):
-            text = _tail(folder / f"worker-{rank}.log", _LOG_BYTES)
+            text = _tail(folder / f"worker-{rank}.log", KEPT_LOG_BYTES)
             kept = self._logs / f"{allocation.allocation_id}.worker-{rank}.log"
             if text and not kept.exists():
                 _write_private(kept, text)

@@ -1,12 +1,13 @@
 """What a backend's word adds to what is written down of an allocation, short of moving its phase. Pure.
 
-Nothing when nothing changed: estimates that a backend computes anew move a little, and are not written each time.
+Nothing when nothing changed: estimates that a backend computes anew move a little, and are not written each time. What
+a worker that does not come wrote down lies in a file, so here it is only asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .models import Allocation, Phase, WorkerRow
 from .ports import Observation, Observed
@@ -14,6 +15,7 @@ from .walltime import has_moved
 
 _ESTIMATE_MOVED_S = 60.0  # a person reads minutes
 _ESTIMATE_OLD_S = 300.0
+_LATE_S = 3.0  # since it was granted: a worker that comes at all comes sooner, as a rule
 
 
 @dataclass(frozen=True)
@@ -33,17 +35,36 @@ class NoteWaiting:
 
 @dataclass(frozen=True)
 class NoteEnd:
-    """When its time is over, as the backend says now."""
+    """When its time is over, as the backend says now; it was asked after so many extensions."""
 
     ends_at: float
+    extensions: int
 
 
-Note = NoteGone | NoteWaiting | NoteEnd
+@dataclass(frozen=True)
+class NoteWay:
+    """Why this rank does not come, as far as its worker could write it down."""
+
+    rank: int
+
+
+Note = NoteGone | NoteWaiting | NoteEnd | NoteWay
 
 
 def talks(workers: Sequence[WorkerRow]) -> bool:
     """A second witness that it lives, whatever the backend says."""
     return any(worker.connected and worker.ended_at is None for worker in workers)
+
+
+def as_asked(seen: Observation | None, asked: Allocation, now: Allocation) -> Observation | None:
+    """What an answer still says, when the question was asked of `asked` and things stand as in `now`.
+
+    An answer may be long on its way. If another attempt has begun meanwhile it is about a thing of the past; if a
+    person has put the end off, it may tell the end from before.
+    """
+    if seen is None or asked.allocation_id != now.allocation_id:
+        return None
+    return seen if asked.extensions == now.extensions else replace(seen, ends_at=None)
 
 
 def notes_of(allocation: Allocation, seen: Observation, workers: Sequence[WorkerRow], now: float) -> tuple[Note, ...]:
@@ -61,8 +82,22 @@ def notes_of(allocation: Allocation, seen: Observation, workers: Sequence[Worker
         notes.append(NoteWaiting(seen.waiting, seen.backend_detail, seen.estimated_start, seen.position))
     runs = allocation.phase in (Phase.GRANTED, Phase.ACTIVE)
     if runs and seen.ends_at is not None and has_moved(allocation.ends_at, seen.ends_at):
-        notes.append(NoteEnd(seen.ends_at))
+        notes.append(NoteEnd(seen.ends_at, allocation.extensions))
+    if _is_late(allocation, workers, now):
+        notes.append(NoteWay(missing_rank(allocation, workers)))
     return tuple(notes)
+
+
+def missing_rank(allocation: Allocation, workers: Sequence[WorkerRow]) -> int:
+    """The first rank that has not connected: whose log may say why."""
+    registered = {worker.rank for worker in workers}
+    return next((rank for rank in range(allocation.nodes) if rank not in registered), 0)
+
+
+def _is_late(allocation: Allocation, workers: Sequence[WorkerRow], now: float) -> bool:
+    since = allocation.granted_at
+    is_missing = allocation.phase is Phase.GRANTED and len(workers) < allocation.nodes
+    return is_missing and since is not None and now - since >= _LATE_S
 
 
 def _says_more(allocation: Allocation, seen: Observation, now: float) -> bool:

@@ -268,12 +268,13 @@ def _ended_as(
         return _ours(workload, Phase.COMPLETED if graceful else _stopped_phase(workload), theirs, seen)
     if _is_retired(allocation):
         return MarkTerminal(Phase.FAILED, allocation.reason, _exit_words(workers), theirs, seen.backend_detail)
+    told = seen.explanation or _exit_words(workers)
     reason = theirs or _likely_reason(phase, seen, workers)
     if reason is Reason.WORKER_LOST and not workers:  # none was ever there to be lost
         reason = Reason.BOOTSTRAP_FAILED
     if phase is Phase.COMPLETED:  # a worker that ends well without our wish was told to by somebody else
         phase = Phase.FAILED if reason in _FAILURES else Phase.CANCELLED
-    return MarkTerminal(phase, reason, _exit_words(workers), theirs, seen.backend_detail)
+    return MarkTerminal(phase, reason, told, theirs, seen.backend_detail, is_explained=bool(seen.explanation))
 
 
 def _ours(workload: Workload, phase: Phase, theirs: Reason | None, seen: Observation) -> MarkTerminal:
@@ -350,12 +351,6 @@ def _who_is_missing(allocation: Allocation, workers: Sequence[WorkerRow]) -> str
         return f"{told}."
     named = ", ".join(map(str, missing[:_MOST_NAMED]))
     return f"{told}; missing: {named}" + (" and others." if len(missing) > _MOST_NAMED else ".")
-
-
-def missing_rank(allocation: Allocation, workers: Sequence[WorkerRow]) -> int:
-    """The first rank that has not connected: whose log may say why."""
-    registered = {worker.rank for worker in workers}
-    return next((rank for rank in range(allocation.nodes) if rank not in registered), 0)
 
 
 def _lost_workers(workers: Sequence[WorkerRow], now: float, policy: Policy) -> tuple[Action, ...]:

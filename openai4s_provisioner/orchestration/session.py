@@ -18,6 +18,7 @@ from .changes import ChangeBoard
 from .config import SiteConfig
 from .daemons import Daemon
 from .errors import Refused, SessionEnded
+from .insistence import until_done
 from .launches import LaunchBook, launch_json
 from .models import Desired, KernelExit, KernelLaunch, OutputLoss, SessionSpec, Workload
 from .outbox import Outbox
@@ -158,11 +159,17 @@ class SessionService:
         return first
 
     async def release_kernel(self, kernel_id: str, actor: str, reason: Reason = Reason.USER_CANCELLED) -> str | None:
-        """Give a kernel back; the allocation ends with its last one. The workload it belonged to, or None."""
-        workload_id = await self._store.run(Store.release_kernel, kernel_id, reason, actor, self._clock())
+        """Give a kernel back; the allocation ends with its last one. The workload it belonged to, or None.
+
+        Nobody would ask for it again, so it waits for a state that cannot be written, or read, at the moment.
+        """
+        not_yet = f"kernel {kernel_id} could not be given back yet"
+        workload_id = await until_done(
+            lambda: self._store.run(Store.release_kernel, kernel_id, reason, actor, self._clock()), not_yet
+        )
         if workload_id is None:
             return None
-        situation = await self.situation(workload_id)
+        situation = await until_done(lambda: self.situation(workload_id), not_yet)
         launch = situation.launch(kernel_id)
         if launch is not None and launch.exit is None and situation.workload.desired is Desired.RUNNING:
             self.stop_kernel(launch.launch_id)

@@ -310,7 +310,7 @@ def test_a_cancel_that_may_not_have_arrived_is_said_to_be_open(site: Site) -> No
 def test_a_number_that_is_somebody_else_s_by_now_is_not_believed(site: Site) -> None:
     here = site(sbatch=SBATCH)
     submit(here)
-    (here.base / "queue").write_text("4242|COMPLETED|another|me|1|2|3|10|c1|cpu|1|None\n")
+    (here.base / "queue").write_text("4242|COMPLETED|another|1|2|3|c1|cpu|1|None\n")
 
     async def life() -> None:
         with here.backend() as backend:
@@ -323,7 +323,7 @@ def test_a_number_that_is_somebody_else_s_by_now_is_not_believed(site: Site) -> 
 
 def test_one_question_for_all_and_one_more_for_those_who_came_meanwhile(site: Site) -> None:
     here = site(squeue=f"time.sleep(0.3)\n{SQUEUE}")
-    (here.base / "queue").write_text("4242|RUNNING|o4s-" + TOKEN + "|me|1|2|3|10|c1|cpu|1|None\n")
+    (here.base / "queue").write_text("4242|RUNNING|o4s-" + TOKEN + "|1|2|3|c1|cpu|1|None\n")
 
     async def life() -> None:
         with here.backend() as backend:

@@ -49,13 +49,15 @@ export class Badge extends ReactWidget {
     }
     const trans = this._trans;
     const failed = hasFailed(session);
-    const text = badgeText(session, new Date(), trans);
+    const known = badgeText(session, new Date(), trans);
+    const isOld = this._options.model.reach === 'unreachable';
+    const text = isOld ? trans.__('The Jupyter server does not answer. Last known: %1', known) : known;
     const Icon = stateIcon(session.state, failed);
     return (
       <button
         className="openai4s-Badge-button"
         data-state={failed ? 'failed' : session.state}
-        data-missing={session.state === 'starting' ? (session.missing ?? '') : ''}
+        data-missing={session.state === 'starting' ? (session.start ? 'admission' : (session.missing ?? '')) : ''}
         title={trans.__('Cluster session. %1 Show details.', text)}
         onClick={() => {
           this._options.open(session);
