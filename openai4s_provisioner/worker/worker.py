@@ -66,7 +66,7 @@ class Worker:
         self._attempt = attempt
         self._room = SpoolRoom(_SPOOL_MEMORY_BYTES, attempt.spool_mb * 1024 * 1024, scratch)
         self._link = Link(loop, self, opens_streams=False)
-        self._kernels = Kernels(loop, make_kernel, self._report, self._make_spool, self._check_ended)
+        self._kernels = Kernels(loop, make_kernel, self._report_kernel, self._make_spool, self._check_ended)
         self._environment: dict[str, str] = {}
         self._door = Door(loop, self._report)
         told = (self._report, self._check_ended, self._door)
@@ -81,6 +81,7 @@ class Worker:
         self._told_address = ""
         self._grace: Timer | None = None
         self._ending: str | None = None
+        self._is_signalled = False
         self._exit_code = ExitCode.ENDED
         self._is_farewell_said = False
 
@@ -92,6 +93,11 @@ class Worker:
         return int(self._exit_code)
 
     def end(self, reason: str) -> None:
+        """Asked for by a signal, which reaches the kernels as well when a whole allocation is ended."""
+        self._is_signalled = True
+        self._end(reason)
+
+    def _end(self, reason: str) -> None:
         """Stop the kernels, deliver what they said last, say goodbye; all of it bounded."""
         if self._ending is not None:
             return
@@ -118,7 +124,7 @@ class Worker:
         elif kind == "kept":
             self._door.kept(str(message["request_id"]), str(message["sentence"]))
         elif kind == "end":
-            self.end(str(message.get("reason", "")))
+            self._end(str(message.get("reason", "")))
         else:
             _log.warning("a message of an unknown kind was ignored")
 
@@ -139,6 +145,11 @@ class Worker:
             self._give_up(ExitCode.SERVER_GONE)
         else:
             self._server_away()
+
+    def _report_kernel(self, event: Event) -> None:
+        if event["type"] == "kernel_exited" and self._is_signalled:
+            event = {**event, "with_worker": True}
+        self._report(event)
 
     def _report(self, event: Event) -> None:
         if not self._link.send_control(event):
@@ -188,7 +199,7 @@ class Worker:
         self._exit_code = code
         self._dialer.cancel()
         self._link.close("the server is gone")
-        self.end("the server is gone")
+        self._end("the server is gone")
 
     # ---- the end
 
