@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from .config import Policy
 from .models import Allocation, CommandExit, Desired, Phase, Workload
-from .notes import NoteGone
+from .notes import NoteGone, NoteWay
 from .plan import Action, MarkActive, MarkTerminal, RecordExit, plan
 from .ports import Observation, Observed
 from .reasons import Reason
@@ -43,9 +43,10 @@ def plan_batch(
         return plan(workload, allocation, observation, (), (), now, patient)
     if observation.state in _WORDS or (observation.state is Observed.GONE and ended is not None):
         return _end(workload, allocation, observation, ended, now, policy)
-    actions = plan(workload, allocation, observation, (), (), now, patient)
+    planned = plan(workload, allocation, observation, (), (), now, patient)
+    actions = tuple(each for each in planned if not isinstance(each, NoteWay))  # nobody is late
     if allocation.phase is Phase.GRANTED and workload.desired is Desired.RUNNING:
-        runs = observation.state is Observed.RUNNING
+        runs = observation.state in (Observed.RUNNING, Observed.PAUSED)
         return (*actions, MarkActive()) if runs else actions
     return tuple(_as_lost(action) for action in actions)
 
