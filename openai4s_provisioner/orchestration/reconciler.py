@@ -141,6 +141,10 @@ class Reconciler:
         began = self._clock_s()
         await self._ownership.renew()
         situations = await self._store.run(Store.situations, self._daemon.daemon_id, only)
+        if situations:
+            self._daemon.has_work.set()
+        elif only is None:
+            self._daemon.has_work.clear()
         by_backend: dict[str, list[Situation]] = {}
         work = []
         for each in situations:
