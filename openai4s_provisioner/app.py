@@ -35,6 +35,7 @@ from .orchestration.walltime import WalltimeNotice
 from .orchestration.walltime_desk import Extended
 from .parts import AdmissionParts, RunningParts, load_site_config
 from .person_desk import PersonDesk
+from .starts import StartBoard
 from .transport.locked_folder import PrivateFolder, private_path
 
 __all__ = [
@@ -67,6 +68,7 @@ class ControlPlane:
         self._admitting = AdmissionParts(settings)
         self._settings = settings
         self._choices = ChoiceBook()
+        self.starts = StartBoard()
         self._running: RunningParts | None = None
         self._opening = asyncio.Lock()
         self._loop = asyncio.new_event_loop()
@@ -83,6 +85,12 @@ class ControlPlane:
                 found = cls._shared[key] = cls(settings)
                 _at_exit(found.stop)
             return found
+
+    @classmethod
+    def existing(cls, settings: AppSettings) -> ControlPlane | None:
+        """That of this process, if anybody has asked for it."""
+        with cls._guard:
+            return cls._shared.get((os.getpid(), settings))
 
     # -- what the provisioner asks ---------------------------------------------------------------------------------
 
@@ -113,6 +121,16 @@ class ControlPlane:
     def chosen(self, kernel_id: str) -> ChosenStart:
         """What was chosen for it; an empty choice when nothing was."""
         return self._choices.of(kernel_id)
+
+    def profile_named(self, name: str) -> tuple[str, str]:
+        """A profile's name, of "" the default one's, and what a person calls it."""
+        config = self._admitting.config
+        found = config.profiles.get(name or config.default_profile)
+        return (name, name) if found is None else (found.name, found.display_name or found.name)
+
+    @property
+    def is_driving(self) -> bool:
+        return self._running is not None
 
     def drive_what_is_open(self) -> Future[bool]:
         """Start driving, if this person has a workload that is not over. Where there is no state, it makes none."""

@@ -75,7 +75,7 @@ class Submitter:
         except (Refused, Denied) as error:
             return self._refused(request.token, error)
         except Absent as error:
-            sentence = "The cluster's commands cannot be used on this machine. Ask your administrator about them."
+            sentence = f"The cluster's commands cannot be used here: {error}. Ask your administrator about them."
             return Rejected(Reason.BACKEND_UNAVAILABLE, sentence, f"{error}\n{error.stderr}".strip())
         except BrokerError as error:
             return Unknown(request.token, f"{error}\n{error.stderr}".strip())

@@ -132,4 +132,4 @@ def hint_of(line: str) -> str:
 
 def last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:500] if lines else ""
+    return "".join(each if each.isprintable() else "?" for each in lines[-1][:500]) if lines else ""

@@ -110,8 +110,8 @@ def _show(arguments: argparse.Namespace) -> int:
             "wish": now.workload.desired,
             "profile": now.workload.profile,
             "owner": now.workload.owner,
-            "folder": now.workload.spec.workspace,
-            "command": _what(entry),
+            "folder": _plain(now.workload.spec.workspace),
+            "command": _plain(_what(entry)),
             "submitted": _clock(now.workload.created_at),
             "waiting": now.allocation.waiting,
             "started": _clock(ended.started_at) if ended else _clock(now.allocation.granted_at),
@@ -126,7 +126,7 @@ def _show(arguments: argparse.Namespace) -> int:
         }
         for name, value in facts.items():
             if str(value).strip():
-                print(f"{name + ':':14}{value}")
+                print(f"{name + ':':14}" + "\n".join(map(_plain, str(value).split("\n"))))
         return 0
 
     return _with_one(arguments, show)
@@ -142,7 +142,7 @@ def _turned_away(store: Store, workload_id: str) -> str:
 def _task_line(task: Task) -> str:
     phase = "WAITING" if task.started_at is None else "RUNNING"
     facts = (task.task_id[:_SHOWN_ID], "TASK", phase, "-", f"in {task.workload_id[:_SHOWN_ID]}")
-    return "\t".join((*facts, _clock(task.created_at), shlex.join(task.argv)))
+    return "\t".join((*facts, _clock(task.created_at), _plain(shlex.join(task.argv))))
 
 
 async def _stop_task(app: CommandApp, beginning: str) -> bool:
@@ -231,7 +231,12 @@ def _with_one(
 def _command_of(entry: Listed) -> str:
     workload = entry.now.workload
     if workload.kind is not Kind.BATCH:
-        raise Refused(Reason.INVALID_SPEC, f"{workload.workload_id[:_SHOWN_ID]} is a session, not a command.")
+        shown = workload.workload_id[:_SHOWN_ID]
+        raise Refused(
+            Reason.INVALID_SPEC,
+            f"{shown} is a session, not a command: what it prints is in its notebook. 'jupyter openai4s show {shown}' "
+            "says how it is.",
+        )
     return workload.workload_id
 
 
@@ -251,7 +256,12 @@ def _status(entry: Listed) -> int:
 def _line(entry: Listed) -> str:
     workload = entry.now.workload
     facts = (workload.workload_id[:_SHOWN_ID], workload.kind, workload.phase, _exit(entry) or "-", workload.profile)
-    return "\t".join((*facts, _clock(workload.created_at), _what(entry)))
+    return "\t".join((*facts, _clock(workload.created_at), _plain(_what(entry))))
+
+
+def _plain(text: str) -> str:
+    """One line, whatever a name holds: nothing in it moves the terminal's cursor, or looks like a further line."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def _what(entry: Listed) -> str:

@@ -10,10 +10,12 @@ import asyncio
 
 from ..app import ControlPlane
 from ..app_values import AppSettings
+from ..orchestration.admission import check_profile
 from ..orchestration.config import SiteConfig
 from ..orchestration.errors import ConfigError
 from ..orchestration.store.sqlite import FILE_NAME
 from ..parts import AdmissionParts, load_site_config
+from ..starts import Start
 
 
 class ControlDoor:
@@ -29,6 +31,11 @@ class ControlDoor:
         """The same that this server's kernels use. Raises ConfigError."""
         return ControlPlane.shared(self.settings)
 
+    def starts(self) -> tuple[Start, ...]:
+        """Those of this server that are no sessions yet, or were refused; the newest first."""
+        control = ControlPlane.existing(self.settings)
+        return () if control is None else control.starts.all()
+
     def config(self) -> SiteConfig:
         """Raises ConfigError."""
         return load_site_config(self.settings)
@@ -40,7 +47,7 @@ class ControlDoor:
             for profile in parts.config.profiles.values():
                 backend = parts.backends.get(profile.backend)
                 if backend is not None:
-                    backend.check_profile(profile)
+                    check_profile(parts.config, backend, profile)
         except ConfigError as error:
             return str(error)
         return None
@@ -49,4 +56,6 @@ class ControlDoor:
         """Drive what is open in the state, if anything is. Raises ConfigError, StateError."""
         if not self.has_state:
             return False
+        if self.control().is_driving:
+            return True
         return await asyncio.wrap_future(self.control().drive_what_is_open())

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,14 +30,14 @@ from .models import (
     WorkspacePolicy,
 )
 from .ports import AllocationBackend, AllocationRequest, RankLauncher
-from .private_folder import prepare_folder
+from .private_folder import prepare_folder, remove_folder
 from .reasons import Reason
 from .steady_clock import steady_time
 from .ways_in import ADDRESS_RECORD, WaysIn, address_record
 from .workspace_proof import nonce_name, place_nonce, remove_proofs
 
 KEPT_LOGS = 20  # failed attempts whose logs are kept
-_LOG_BYTES = 256 * 1024
+KEPT_LOG_BYTES = 256 * 1024
 _TAIL_BYTES = 2048
 
 
@@ -120,8 +119,7 @@ class AttemptPreparer:
         self._place_nonce(workload, allocation, profile)
         self._prepare_homes(workload.spec, profile)
         bundle = self._bundle_path()
-        if folder.exists():
-            shutil.rmtree(folder)
+        remove_folder(folder)
         folder.mkdir(mode=0o700)
         sandbox = dict(self._sandbox_for(workload.spec, profile))
         for rank in range(allocation.nodes):
@@ -196,13 +194,13 @@ class AttemptPreparer:
             keep_output(folder, self._logs.parent, workload.workload_id)
         if workload.phase.has_failed:
             self._keep_logs(folder, allocation)
-        shutil.rmtree(folder)
+        remove_folder(folder)
         self._sweep_scratch()  # a killed worker could not; where it ran elsewhere, the next worker there does
 
     def _keep_logs(self, folder: Path, allocation: Allocation) -> None:
         prepare_folder(self._logs)
         for rank in range(allocation.nodes):
-            text = _tail(folder / f"worker-{rank}.log", _LOG_BYTES)
+            text = _tail(folder / f"worker-{rank}.log", KEPT_LOG_BYTES)
             kept = self._logs / f"{allocation.allocation_id}.worker-{rank}.log"
             if text and not kept.exists():
                 _write_private(kept, text)

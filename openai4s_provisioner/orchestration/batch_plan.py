@@ -65,7 +65,14 @@ def _end(
         if now - allocation.gone_since < policy.workspace_settle_s:
             return ()
     phase, reason, detail = _verdict(workload, seen, ended)
-    end = MarkTerminal(phase, reason, detail, seen.reason, seen.backend_detail, is_explained=ended is not None)
+    end = MarkTerminal(
+        phase,
+        reason,
+        detail,
+        seen.reason,
+        seen.backend_detail,
+        is_explained=ended is not None or bool(seen.explanation),
+    )
     return (end,) if ended is None else (RecordExit(ended), end)
 
 
@@ -84,4 +91,4 @@ def _verdict(workload: Workload, seen: Observation, ended: CommandExit | None) -
         return Phase.FAILED, Reason.WORKER_LOST, "How the command ended was not written down."
     if phase is Phase.CANCELLED or (ended is not None and seen.reason is None):
         return Phase.CANCELLED, seen.reason or Reason.ADMIN_CANCELLED, told
-    return phase, seen.reason or Reason.WORKER_LOST, told
+    return phase, seen.reason or Reason.WORKER_LOST, told or seen.explanation

@@ -277,7 +277,7 @@ class Executor:
         await self._store.run(schedule.note_queued, now.allocation.allocation_id, queued, self._clock())
 
     async def _note_end(self, now: Situation, action: NoteEnd) -> None:
-        await self._store.run(schedule.note_end, now.allocation.allocation_id, action.ends_at)
+        await self._store.run(schedule.note_end, now.allocation.allocation_id, action.ends_at, action.extensions)
         self._end_moved()
 
     # -- the cancel barrier ----------------------------------------------------------------------------------------

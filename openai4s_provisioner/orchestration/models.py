@@ -267,6 +267,7 @@ class Allocation:
     position: int | None = None  # how many wait before it, itself included
     ends_at: float | None = None  # its own end, which no lease moves, as the backend knows it
     end_warned_for: float | None = None  # the end that a person was warned of
+    extensions: int = 0  # how often a person has put its end off
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Nothing when nothing changed: estimates that a backend computes anew move a litt
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .models import Allocation, Phase, WorkerRow
 from .ports import Observation, Observed
@@ -33,9 +33,10 @@ class NoteWaiting:
 
 @dataclass(frozen=True)
 class NoteEnd:
-    """When its time is over, as the backend says now."""
+    """When its time is over, as the backend says now; it was asked after so many extensions."""
 
     ends_at: float
+    extensions: int
 
 
 Note = NoteGone | NoteWaiting | NoteEnd
@@ -44,6 +45,17 @@ Note = NoteGone | NoteWaiting | NoteEnd
 def talks(workers: Sequence[WorkerRow]) -> bool:
     """A second witness that it lives, whatever the backend says."""
     return any(worker.connected and worker.ended_at is None for worker in workers)
+
+
+def as_asked(seen: Observation | None, asked: Allocation, now: Allocation) -> Observation | None:
+    """What an answer still says, when the question was asked of `asked` and things stand as in `now`.
+
+    An answer may be long on its way. If another attempt has begun meanwhile it is about a thing of the past; if a
+    person has put the end off, it may tell the end from before.
+    """
+    if seen is None or asked.allocation_id != now.allocation_id:
+        return None
+    return seen if asked.extensions == now.extensions else replace(seen, ends_at=None)
 
 
 def notes_of(allocation: Allocation, seen: Observation, workers: Sequence[WorkerRow], now: float) -> tuple[Note, ...]:
@@ -61,7 +73,7 @@ def notes_of(allocation: Allocation, seen: Observation, workers: Sequence[Worker
         notes.append(NoteWaiting(seen.waiting, seen.backend_detail, seen.estimated_start, seen.position))
     runs = allocation.phase in (Phase.GRANTED, Phase.ACTIVE)
     if runs and seen.ends_at is not None and has_moved(allocation.ends_at, seen.ends_at):
-        notes.append(NoteEnd(seen.ends_at))
+        notes.append(NoteEnd(seen.ends_at, allocation.extensions))
     return tuple(notes)
 
 

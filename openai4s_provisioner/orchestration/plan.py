@@ -268,12 +268,13 @@ def _ended_as(
         return _ours(workload, Phase.COMPLETED if graceful else _stopped_phase(workload), theirs, seen)
     if _is_retired(allocation):
         return MarkTerminal(Phase.FAILED, allocation.reason, _exit_words(workers), theirs, seen.backend_detail)
+    told = seen.explanation or _exit_words(workers)
     reason = theirs or _likely_reason(phase, seen, workers)
     if reason is Reason.WORKER_LOST and not workers:  # none was ever there to be lost
         reason = Reason.BOOTSTRAP_FAILED
     if phase is Phase.COMPLETED:  # a worker that ends well without our wish was told to by somebody else
         phase = Phase.FAILED if reason in _FAILURES else Phase.CANCELLED
-    return MarkTerminal(phase, reason, _exit_words(workers), theirs, seen.backend_detail)
+    return MarkTerminal(phase, reason, told, theirs, seen.backend_detail, is_explained=bool(seen.explanation))
 
 
 def _ours(workload: Workload, phase: Phase, theirs: Reason | None, seen: Observation) -> MarkTerminal:

@@ -95,6 +95,7 @@ class Observation:
     estimated_start: float | None = None  # of one that waits, in seconds since the Unix epoch
     position: int | None = None  # of one that waits: the first one is 1
     ends_at: float | None = None  # of one that runs: its own end, in seconds since the Unix epoch
+    explanation: str = ""  # of one that ended: what the reason does not say, and what to do, as sentences for everybody
 
 
 @dataclass(frozen=True)

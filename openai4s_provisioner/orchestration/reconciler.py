@@ -22,6 +22,7 @@ from .deadline import bounded
 from .errors import CouldNotAsk, IllegalTransition
 from .executor import Executor
 from .models import ExternalHandle, Kind, Phase
+from .notes import as_asked
 from .ownership import Ownership
 from .pace import Pace, Pulse
 from .plan import Action, Recover, Retire, plan
@@ -29,12 +30,14 @@ from .ports import Observation
 from .pulse_report import PulseReport, Trouble, write_report
 from .steady_clock import steady_time
 from .store import Situation, Store, StoreThread
+from .waiting import waiting_pause_s
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 _ENDING_AGAIN_S = 1.0
 _ADOPT_EVERY_S = 60.0
+_LATEST_LANDING_SHOWS_S = 3600.0
 _LAST_STEPS_S = 3.0  # for what is under way when the driving stops
 
 
@@ -149,7 +152,7 @@ class Reconciler:
         work = []
         for each in situations:
             if each.allocation.handle is None:
-                work.append(self._step(each.workload.workload_id, None))
+                work.append(self._step(each, None))
             else:
                 by_backend.setdefault(each.allocation.backend, []).append(each)
         asked = {name for name in by_backend if not patient or self._pace.may_ask(name, began)}
@@ -246,9 +249,7 @@ class Reconciler:
         finally:
             for workload_id in self._asking.pop(backend_name):
                 self.poke(workload_id)
-        await asyncio.gather(
-            *(self._step(each.workload.workload_id, observations.get(each.allocation.handle)) for each in group)
-        )
+        await asyncio.gather(*(self._step(each, observations.get(each.allocation.handle)) for each in group))
 
     async def _observe(self, group: Sequence[Situation]) -> Mapping[ExternalHandle | None, Observation]:
         handles = [each.allocation.handle for each in group if each.allocation.handle is not None]
@@ -262,8 +263,9 @@ class Reconciler:
             _log.warning("a backend could not be asked: %s", error)
             return {}
 
-    async def _step(self, workload_id: str, observation: Observation | None) -> None:
-        """One workload's step; its exceptions end here."""
+    async def _step(self, asked: Situation, observation: Observation | None) -> None:
+        """One workload's step; its exceptions end here. `asked`: as it was when the backend was asked."""
+        workload_id = asked.workload.workload_id
         if workload_id in self._busy:
             self._busy[workload_id] = True
             return
@@ -272,7 +274,7 @@ class Reconciler:
             return
         self._busy[workload_id] = False
         try:
-            await self._decide_and_act(workload_id, observation)
+            await self._decide_and_act(asked, observation)
             self._pauses.pop(workload_id, None)
         except IllegalTransition as error:  # decided on rows that have moved on
             _log.info("a step came too late: %s", error)
@@ -283,13 +285,15 @@ class Reconciler:
             if self._busy.pop(workload_id):
                 self.poke(workload_id)
 
-    async def _decide_and_act(self, workload_id: str, observation: Observation | None) -> None:
+    async def _decide_and_act(self, asked: Situation, observation: Observation | None) -> None:
+        workload_id = asked.workload.workload_id
         # Read again: the wish, or the owner, may have changed while the backend was asked.
         await self._ownership.renew()
         now = await self._store.run(Store.situation, workload_id)
         if now is None or await self._store.run(Store.driver_of, workload_id) != self._daemon.daemon_id:
             return
-        self._pace.saw(now)
+        self._pace.saw(now, self._clock())
+        observation = as_asked(observation, asked.allocation, now.allocation)
         if now.workload.kind is Kind.BATCH:
             ended = await self._executor.command_exit(now.allocation) if asks_for_record(observation) else None
             actions = plan_batch(now.workload, now.allocation, observation, ended, self._clock(), self._policy)
@@ -317,7 +321,7 @@ class Reconciler:
         if now is None:
             return
         if now != before:
-            self._pace.saw(now)
+            self._pace.saw(now, self._clock())
             self._changes.announce(workload_id)
         if now.allocation.allocation_id != before.allocation.allocation_id:
             await self._clear_quietly(before)
@@ -347,12 +351,14 @@ class Reconciler:
             _log.error("the step of workload %s failed; it waits %g s", workload_id, pause, exc_info=error)
 
     async def _end_duplicates(self, situations: Sequence[Situation]) -> None:
-        """An attempt that was sent more than once may have landed more than once, late: looked at now and then."""
+        """An attempt that was sent more than once may have landed more than once, late: looked at ever less often."""
         for each in situations:
             allocation = each.allocation
             asked = self._duplicates_asked.get(allocation.allocation_id, 0.0)
             sent_again = allocation.submit_attempts > 1 and allocation.handle is not None
-            if not sent_again or self._clock() - asked < self._policy.settle_window_s:
+            age_s = max(0.0, self._clock() - allocation.created_at)
+            pause_s = waiting_pause_s(age_s, None, self._policy.settle_window_s, _LATEST_LANDING_SHOWS_S)
+            if not sent_again or self._clock() - asked < pause_s:
                 continue
             self._duplicates_asked[allocation.allocation_id] = self._clock()
             try:

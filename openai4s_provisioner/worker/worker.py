@@ -22,25 +22,21 @@ from ..transport.stream import Stream
 from ..wire.errors import ProtocolError
 from ..wire.handshake import Welcomed
 from ..wire.handshake_lines import RESUME_KEY_BYTES
-from .attempt import Attempt, AttemptUnusable, take_attempt
+from .attempt import Attempt, take_attempt
 from .commands import make_commands
 from .dial import Dialer, Identity
 from .door import Door
 from .exit_codes import ExitCode
-from .hardening import harden
 from .kernel_maker import KernelMaker
 from .kernels import Event, Kernels, MakeKernel
 from .notice import LossNotice
 from .rank_steps import RankSteps
 from .route import Itinerary
-from .scratch import make_scratch
-from .signals import Signals
+from .startup import begin, run
 from .tasks import MakeCommand, Tasks, no_tasks
 from .usage import UsageWatch
-from .worklog import log_to
 
 _log = logging.getLogger(__name__)
-_USAGE = "usage: worker ATTEMPT_DIR --rank N\n"
 _END_GRACE_S = 2.0  # for a kernel, between SIGTERM and SIGKILL
 _END_LIMIT_S = 10.0  # for everything: kernels gone, last output delivered
 _SPOOL_MEMORY_BYTES = 32 * 1024 * 1024
@@ -210,28 +206,10 @@ class Worker:
 
 
 def main(argv: list[str]) -> int:
-    parent = os.getppid()
-    if len(argv) != 3 or argv[1] != "--rank" or not argv[2].isdigit():
-        sys.stderr.write(_USAGE)
-        return int(ExitCode.BAD_USAGE)
-    folder, rank = argv[0], int(argv[2])
-    try:
-        attempt = take_attempt(folder, rank)
-    except AttemptUnusable as error:
-        sys.stderr.write(f"{error}\n")
-        return int(ExitCode.BAD_ATTEMPT)
-    log_to(os.path.join(folder, f"worker-{rank}.log"))
-    if not harden(parent):
-        _log.error("the process that started this worker has ended already")
-        return int(ExitCode.ENDED)
-    scratch = make_scratch(attempt.allocation_id, rank)
-    try:
-        return _serve(attempt, scratch.path, folder)
-    finally:
-        scratch.remove()
+    return begin("worker", argv, take_attempt, _serve, ExitCode.ENDED)
 
 
-def _serve(attempt: Attempt, scratch: str, folder: str) -> int:
+def _serve(attempt: Attempt, folder: str, scratch: str) -> int:
     loop = Loop()
     program = os.path.abspath(sys.argv[0])
     kernel_maker = KernelMaker(
@@ -256,9 +234,4 @@ def _serve(attempt: Attempt, scratch: str, folder: str) -> int:
             "gpus": attempt.gpus,
         },
     )
-    worker = Worker(loop, attempt, kernel_maker, scratch, kernel_maker, steps)
-    signals = Signals(loop, worker.end)
-    try:
-        return worker.run()
-    finally:
-        signals.close()
+    return run(loop, Worker(loop, attempt, kernel_maker, scratch, kernel_maker, steps))

@@ -205,3 +205,19 @@ def test_a_task_of_a_killed_server_is_refused_and_ends(
     assert task.returncode == 1
     assert "went away" in err
     no_process_left()
+
+
+def test_a_session_goes_by_its_own_id_and_by_its_kernel_s_in_every_command(session: Session) -> None:
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*CLI, *words], cwd=session.work, text=True, capture_output=True, timeout=60)
+
+    listed = call("ls").stdout.split("\t")[0]
+    assert session.run("true", name=listed).returncode == 0
+    assert call("keep", listed).returncode == 0
+    assert f"id:           {listed}" in call("show", session.kernel_id[:8]).stdout
+    said = call("logs", session.kernel_id)
+    assert (said.returncode, said.stdout) == (1, "")
+    assert f"{listed} is a session, not a command" in said.stderr
+    assert f"jupyter openai4s show {listed}" in said.stderr
+    assert call("stop", session.kernel_id[:3]).returncode == 1, "too short a beginning is nobody's"
+    assert call("stop", session.kernel_id[:8]).returncode == 0

@@ -59,14 +59,13 @@ class Bench:
         launch = KernelLaunch("l", ("python",), {}, str(self.workspace), "key")
         self.request = AdmissionRequest("me", "here", spec, launch)
 
-    @property
-    def admission(self) -> Admission:
+    def admission(self, listens: bool = True) -> Admission:
         backends: dict[str, Any] = {"fake": self.backend, "bare": BackendWithoutIsolation()}
         config = parse_config(CLUSTER, Path("/site/cluster.toml"))
-        return Admission(config, backends, self.store, self._sandbox_for)
+        return Admission(config, backends, self.store, self._sandbox_for, listens=listens)
 
-    def admit(self, request: AdmissionRequest) -> Any:
-        return asyncio.run(self.admission.admit(request))
+    def admit(self, request: AdmissionRequest, listens: bool = True) -> Any:
+        return asyncio.run(self.admission(listens).admit(request))
 
     def _sandbox_for(self, spec: object, profile: object) -> dict[str, Any]:
         if self.sandbox_error is not None:
@@ -178,7 +177,7 @@ def test_a_folder_that_hangs_refuses_its_own_session_and_holds_up_nobody_else(
     monkeypatch.setattr(Path, "is_dir", hangs)
 
     async def scenario() -> int:
-        refused = [asyncio.ensure_future(bench.admission.admit(hung)) for _ in range(MOST_AT_ONCE + 1)]
+        refused = [asyncio.ensure_future(bench.admission().admit(hung)) for _ in range(MOST_AT_ONCE + 1)]
         beats = 0
         while not all(each.done() for each in refused):
             await asyncio.sleep(0.01)  # the loop's other work goes on
@@ -202,6 +201,12 @@ def test_isolation_that_is_not_verified_refuses_with_the_remedy(bench: Bench) ->
     with pytest.raises(Refused, match="apt install bubblewrap") as caught:
         bench.admit(bench.request)
     assert caught.value.reason is Reason.ISOLATION_UNVERIFIED
+
+
+def test_a_server_without_a_port_says_so_before_the_proof_has_to_queue(bench: Bench) -> None:
+    bench.backend.verdict = IsolationVerdict(False, "It was asked all the same.")
+    with pytest.raises(Refused, match="listens on no port"):
+        bench.admit(bench.request, listens=False)
 
 
 def test_a_kernel_that_can_only_do_tcp_needs_the_proof_for_a_network_of_its_own(

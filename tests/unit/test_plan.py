@@ -199,6 +199,14 @@ def test_an_explicit_word_is_final_at_once(
     assert (action.phase, action.reason, action.backend_reason) == (phase, told, reason)
 
 
+def test_what_the_backend_explains_for_everybody_is_read_with_the_reason() -> None:
+    why = "It was put back. Start it again."
+    seen = Observation(Observed.FAILED, Reason.PREEMPTED, backend_detail="raw", explanation=why)
+    action = ended(decide(ACTIVE, seen, AWAY))
+    assert (action.detail, action.backend_detail, action.is_explained) == (why, "raw", True)
+    assert ended(decide(replace(ACTIVE, phase=Phase.PENDING), seen)).detail == why
+
+
 @pytest.mark.parametrize(
     ("code", "reason"),
     [

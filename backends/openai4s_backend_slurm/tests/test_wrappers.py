@@ -236,6 +236,41 @@ def test_no_cluster_is_named_where_none_is_known(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
+    "squeue",
+    ["", "print('Welcome!')", r"os.write(1, b'\xff\x00|garbage\n' * 99)", "print('a' * 10_000_000)"],
+    ids=["nothing", "a banner alone", "garbage", "very much"],
+)
+def test_an_answer_that_is_no_list_of_jobs_says_of_none_that_it_is_gone(site: Site, squeue: str) -> None:
+    """A wrapper may swallow the answer and end well. Taken for an empty queue, it would end every session."""
+    here = site(squeue=squeue)
+
+    async def life() -> None:
+        with here.backend() as backend:
+            seen = (await backend.observe([handle("4242")]))[handle("4242")]
+            assert seen.state is Observed.UNKNOWN
+            assert "printed no list of jobs" in seen.backend_detail
+            with pytest.raises(CouldNotAsk):
+                await backend.find_by_token(TOKEN)
+            await backend.close()
+
+    asyncio.run(life())
+    assert isinstance(submit(here), Unknown)
+    assert here.calls("sbatch") == []
+
+
+def test_an_empty_queue_behind_a_banner_is_an_answer(site: Site) -> None:
+    here = site(squeue=f"print('Welcome!')\n{SQUEUE}")
+
+    async def life() -> None:
+        with here.backend() as backend:
+            assert (await backend.observe([handle("4242")]))[handle("4242")].state is Observed.GONE
+            assert await backend.find_by_token(TOKEN) is None
+            await backend.close()
+
+    asyncio.run(life())
+
+
+@pytest.mark.parametrize(
     "complaint",
     [
         "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
@@ -275,7 +310,7 @@ def test_a_cancel_that_may_not_have_arrived_is_said_to_be_open(site: Site) -> No
 def test_a_number_that_is_somebody_else_s_by_now_is_not_believed(site: Site) -> None:
     here = site(sbatch=SBATCH)
     submit(here)
-    (here.base / "queue").write_text("4242|COMPLETED|another|me|1|2|3|10|c1|cpu|1|None\n")
+    (here.base / "queue").write_text("4242|COMPLETED|another|1|2|3|c1|cpu|1|None\n")
 
     async def life() -> None:
         with here.backend() as backend:
@@ -288,7 +323,7 @@ def test_a_number_that_is_somebody_else_s_by_now_is_not_believed(site: Site) -> 
 
 def test_one_question_for_all_and_one_more_for_those_who_came_meanwhile(site: Site) -> None:
     here = site(squeue=f"time.sleep(0.3)\n{SQUEUE}")
-    (here.base / "queue").write_text("4242|RUNNING|o4s-" + TOKEN + "|me|1|2|3|10|c1|cpu|1|None\n")
+    (here.base / "queue").write_text("4242|RUNNING|o4s-" + TOKEN + "|1|2|3|c1|cpu|1|None\n")
 
     async def life() -> None:
         with here.backend() as backend:

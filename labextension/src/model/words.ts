@@ -4,7 +4,7 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { IBatch, IResources, ISession, IUsage, IWaiting, IWorkload, State } from './seam';
+import { IBatch, IResources, ISession, IStart, IUsage, IWaiting, IWorkload } from './seam';
 
 const MINUTE = 60;
 const HOUR = 3600;
@@ -76,8 +76,11 @@ export function title(workload: ISession | IBatch): string {
   return name || kernel?.kernel_name || workload.workload_id.slice(0, 8);
 }
 
-export function stateWord(state: State, hasFailed: boolean, trans: TranslationBundle): string {
-  switch (state) {
+export function stateWord(workload: IWorkload & { start?: IStart }, trans: TranslationBundle): string {
+  if (workload.start) {
+    return workload.start.state === 'refused' ? trans.__('Refused') : trans.__('Checking');
+  }
+  switch (workload.state) {
     case 'starting':
       return trans.__('Starting');
     case 'ready':
@@ -87,7 +90,7 @@ export function stateWord(state: State, hasFailed: boolean, trans: TranslationBu
     case 'ending':
       return trans.__('Ending');
     case 'ended':
-      return hasFailed ? trans.__('Failed') : trans.__('Ended');
+      return hasFailed(workload) ? trans.__('Failed') : trans.__('Ended');
   }
 }
 

@@ -178,7 +178,10 @@ UPDATE allocation SET waiting = :waiting, backend_detail = :backend_detail, esti
 WHERE allocation_id = :allocation_id;
 
 -- name: set_ends_at
-UPDATE allocation SET ends_at = :ends_at WHERE allocation_id = :allocation_id;
+UPDATE allocation SET ends_at = :ends_at WHERE allocation_id = :allocation_id AND extensions = :extensions;
+
+-- name: put_end_off
+UPDATE allocation SET ends_at = :ends_at, extensions = extensions + 1 WHERE allocation_id = :allocation_id;
 
 -- name: set_end_warned
 UPDATE allocation SET end_warned_for = :warned_for WHERE allocation_id = :allocation_id;

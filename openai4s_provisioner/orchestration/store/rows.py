@@ -172,6 +172,7 @@ def allocation_from(row: sqlite3.Row) -> Allocation:
         estimate_as_of=row["estimate_as_of"],
         position=row["position"],
         ends_at=row["ends_at"],
+        extensions=row["extensions"],
         end_warned_for=row["end_warned_for"],
     )
 

@@ -136,8 +136,14 @@ async def test_keep_extend_tasks_and_logs(queue: Queue, start_server: StartServe
         assert (await act(server, f"{here}/keep"))["lease_ends_at"] > before
         running = await shown(server, here)
         assert running["can_extend"]
+        assert running["most_extension_s"] == 3600, "its profile allows two hours, and it has one"
+        too_long = await act(server, f"{here}/extend", {"seconds": running["most_extension_s"] + 120}, 409)
+        assert (too_long["reason"], "lets nobody run for longer" in too_long["message"]) == ("POLICY_REJECTED", True)
         later = await act(server, f"{here}/extend", {"seconds": 600})
         assert later["walltime_ends_at"] > running["walltime_ends_at"]
+        assert later["most_extension_s"] == 3000
+        last = await act(server, f"{here}/extend", {"seconds": later["most_extension_s"]})
+        assert (last["can_extend"], last["most_extension_s"]) == (False, 0), "as far as its profile allows"
 
         task = await act(server, f"{here}/tasks", {"argv": ["sh", "-c", "exit 5"]}, 201)
 
@@ -152,7 +158,8 @@ async def test_keep_extend_tasks_and_logs(queue: Queue, start_server: StartServe
         assert 1 <= len(log["lines"]) <= 3
         following = asyncio.ensure_future(followed(server, f"{here}/log?follow=1"))
         assert (await server.ask("DELETE", f"api/sessions/{opened['id']}")).code == 204
-        assert (await asyncio.wait_for(following, 40)).endswith("event: end\ndata:\n\n"), "the stream ends with it"
+        *_, last, _ = (await asyncio.wait_for(following, 40)).split("\n\n")
+        assert last.startswith("event: end\ndata: The session was stopped at its owner's request."), "it ends with it"
         await act(server, f"{here}/keep", expected=409)
         await act(server, f"{here}/tasks", {"argv": ["true"]}, 409)
         assert server.stop() == 0
@@ -165,7 +172,7 @@ async def test_a_session_whose_time_is_fixed_is_not_extended(
     async with start_server() as server:
         await server.started_session(queue.kernel.replace("waits", "fixed"), "a.ipynb")
         session = await newest(server)
-        assert (session["profile"], session["can_extend"]) == ("fixed", False)
+        assert (session["profile"], session["can_extend"], session["most_extension_s"]) == ("fixed", False, 0)
         assert session["walltime_ends_at"] is not None
         refused = await act(server, f"sessions/{session['workload_id']}/extend", {"seconds": 60}, 409)
         assert "cannot be extended here" in refused["message"]
