@@ -13,6 +13,7 @@ import {
   clock,
   duration,
   hasFailed,
+  hasNotebook,
   memory,
   memoryShare,
   resources,
@@ -230,7 +231,7 @@ function Buttons({ workload, trans, act }: ICardProps): React.JSX.Element {
     [
       'start-again',
       start ? trans.__('Try again') : trans.__('Start again'),
-      isSession && workload.state === 'ended' && start?.path !== null
+      isSession && workload.state === 'ended' && (start ? start.path !== null : hasNotebook(workload))
     ],
     ['log', trans.__('Log'), !start],
     ['stop', workload.state === 'starting' ? trans.__('Cancel') : trans.__('Stop'), isAlive]
