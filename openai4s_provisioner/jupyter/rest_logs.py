@@ -85,7 +85,6 @@ class SessionLog(SessionsHandler):
         self.answer(
             {
                 "lines": [each.text for each in found[-lines:]],
-                "path": reader.path,
                 "ranks": view.seen.now.allocation.nodes,
                 "end": end_of(view, self.shorten),
             }
