@@ -352,6 +352,8 @@ class Reconciler:
 
     async def _end_duplicates(self, situations: Sequence[Situation]) -> None:
         """An attempt that was sent more than once may have landed more than once, late: looked at ever less often."""
+        known = {each.allocation.allocation_id for each in situations}
+        self._duplicates_asked = {key: at for key, at in self._duplicates_asked.items() if key in known}
         for each in situations:
             allocation = each.allocation
             asked = self._duplicates_asked.get(allocation.allocation_id, 0.0)

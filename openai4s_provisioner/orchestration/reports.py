@@ -202,6 +202,8 @@ class WorkerReports:
             if asyncio.get_running_loop().time() + pause > deadline:
                 break
             await asyncio.sleep(pause)
+        if await self._has_workspace(allocation, rank):
+            return  # another report of it was proven meanwhile, and its answer taken away
         await self._workspace_failed(allocation, rank, "wrong_mount", seen)
         self._announce(allocation)
 
