@@ -50,12 +50,15 @@ class ControlDoor:
             self._looking = asyncio.get_running_loop().create_task(asyncio.to_thread(_trouble, self.settings))
         return await asyncio.shield(self._looking)
 
+    @property
+    def is_driving(self) -> bool:
+        control = ControlPlane.existing(self.settings)
+        return control is not None and control.is_driving
+
     async def resume(self) -> bool:
         """Drive what is open in the state, if anything is. Raises ConfigError, StateError."""
         if not self.has_state:
             return False
-        if self.control().is_driving:
-            return True
         return await asyncio.wrap_future(self.control().drive_what_is_open())
 
 

@@ -29,7 +29,7 @@ class SessionsList(SessionsHandler):
             if self.door.has_state:
                 found = await self.ask(PersonDesk.overview)
                 offline = _silence(found)
-                if any(not each.is_over for each in found.views):
+                if not self.door.is_driving and any(not each.is_over for each in found.views):
                     await self._look_after()
             else:
                 offline = await self.door.trouble()
