@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from .parts.place import REPOSITORY
 from .parts.report import run
 from .parts.suite import run_tests
 
 if __name__ == "__main__":
-    sys.exit(run("ui", lambda report: run_tests(report, "tests/e2e")))
+    folders = ["tests/e2e", *map(str, sorted(REPOSITORY.glob("backends/*/tests/browser")))]  # each backend has its own
+    sys.exit(run("ui", lambda report: run_tests(report, *folders)))

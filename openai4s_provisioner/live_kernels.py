@@ -25,7 +25,7 @@ from .orchestration.cancelling import ended
 from .orchestration.errors import SessionEnded
 from .orchestration.insistence import until_done
 from .orchestration.models import Desired, KernelLaunch, OutputLoss, Phase, ReadyCheck
-from .orchestration.reasons import Reason
+from .orchestration.reasons import KERNEL_OUT_OF_MEMORY, Reason
 from .orchestration.recovery import MAX_RECOVERIES
 from .orchestration.session import SessionRequest, SessionService, exit_detail
 from .orchestration.store import Situation
@@ -344,7 +344,7 @@ class LiveKernels:
         elif live.state_was_lost and readiness.is_ready:
             reason, sentence = Reason.KERNEL_STATE_LOST, Reason.KERNEL_STATE_LOST.sentence
             if live.out_of_memory and live.out_of_memory == live.former_launch_id:
-                sentence = f"The kernel used more memory than its session may have. {sentence}"
+                sentence = f"{KERNEL_OUT_OF_MEMORY} {sentence}"
         elif live.lost_for is not None:
             reason = live.lost_for
             again = f"starting again, {live.epoch - 1} of at most {MAX_RECOVERIES} times"

@@ -63,9 +63,13 @@ class Lab:
     def install_kernels(self, profiles: Sequence[str]) -> None:
         for profile in profiles:
             command = [sys.executable, "-m", "openai4s_provisioner.jupyter.cli", "kernels", "install"]
-            subprocess.run(
-                [*command, "--profile", profile], check=True, env=self.environment, stdout=subprocess.DEVNULL
-            )
+            with self.popen([*command, "--profile", profile], stdout=subprocess.DEVNULL) as installing:
+                if installing.wait(60) != 0:
+                    raise RuntimeError(f"the kernel of profile {profile!r} could not be installed")
+
+    def popen(self, command: list[str], **options: Any) -> subprocess.Popen[Any]:
+        """A program of this person, where the server runs."""
+        return subprocess.Popen(command, env=self.environment, **options)
 
     def start(self, *options: str) -> None:
         """Start the server and wait until it answers."""
@@ -74,9 +78,7 @@ class Lab:
         command += [f"--ServerApp.root_dir={self.place.work}", f"--ServerApp.base_url={self.base_url}"]
         command += [f"--LabServerApp.app_settings_dir={self._settings}", "--expose-app-in-browser", *options]
         with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=self.environment
-            )
+            self.process = self.popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + START_WITHIN_S
         while self.process.poll() is None and time.monotonic() < deadline:
             with contextlib.suppress(OSError):
@@ -84,6 +86,10 @@ class Lab:
                 return
             time.sleep(0.1)
         raise RuntimeError(f"JupyterLab does not answer; its log ends with:\n{self.tail()}")
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
 
     def stop(self, signum: int = signal.SIGTERM) -> float:
         """End the server as an administrator would. Returns the seconds it took."""

@@ -6,7 +6,7 @@ import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
 import { EventStream, IStreamEvent } from './model/stream';
-import { ILaunch, ILogEvent, IProfile, ISession, ISnapshot } from './model/seam';
+import { ILaunch, ILogEvent, IProfile, ISnapshot } from './model/seam';
 
 /** The server answered, and said no. `message` is its sentence for a person. */
 export class Refusal extends Error {
@@ -57,10 +57,6 @@ export class Client {
     return this._json(`sessions/${encodeURIComponent(workloadId)}/start-again`, {
       make_session: makesSession
     });
-  }
-
-  session(workloadId: string): Promise<ISession> {
-    return this._json(`sessions/${encodeURIComponent(workloadId)}`);
   }
 
   async launch(wish: ILaunch): Promise<void> {

@@ -2,7 +2,7 @@ import { Signal } from '@lumino/signaling';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
 import { ISnapshot } from '../src/model/seam';
-import { COALESCE_MS, POLL_MS, SessionsModel } from '../src/model/sessions';
+import { COALESCE_MS, LOOKS, POLL_MS, SessionsModel } from '../src/model/sessions';
 import { ENDED, NOW, READY, session, snapshot } from './recorded';
 
 class Page {
@@ -173,6 +173,23 @@ describe('reading', () => {
     expect(model.sessions[0].conditions.map(condition => condition.met)).toEqual([true, false, false, false]);
     await vi.advanceTimersByTimeAsync(COALESCE_MS);
     expect(model.sessions[0].missing).toBe('allocation_granted');
+  });
+
+  it('looks a few times for a kernel whose session is not known yet, without any event', async () => {
+    server.answer = snapshot();
+    model.kernelSeen('new');
+    await vi.advanceTimersByTimeAsync(POLL_MS);
+    expect(server.asked).toBe(2);
+    server.answer = snapshot(session({ kernels: [{ ...session().kernels[0], kernel_id: 'new' }] }));
+    await vi.advanceTimersByTimeAsync(POLL_MS);
+    expect(model.ofKernel('new')).toBeDefined();
+  });
+
+  it("stops looking for a kernel that is nobody's session", async () => {
+    server.answer = snapshot();
+    model.kernelSeen('local');
+    await vi.advanceTimersByTimeAsync(600_000);
+    expect(server.asked).toBe(LOOKS);
   });
 
   it("passes over other people's events", async () => {

@@ -31,14 +31,12 @@ class Launches(SessionsHandler):
     @web.authenticated
     @authorized
     async def post(self) -> None:
-        content = self.json_object("kernel_id", "profile", "kernel_name", "resources", "path")
+        content = self.json_object("kernel_id", "profile", "kernel_name", "resources")
         kernel_id = _kernel_id(text_of(content, "kernel_id", 36))
         kernel_name = text_of(content, "kernel_name", 256)
         profile = content.get("profile", "")
         if not isinstance(profile, str) or len(profile) > 64:
             raise invalid("profile is not the name of one. Send one of GET profiles.")
-        if "path" in content and content["path"] is not None:
-            text_of(content, "path", 4096)
         spec_profile = profile_of(self._kernelspec(kernel_name, 400).metadata)
         if spec_profile is None:
             raise invalid(f"The kernel {kernel_name!r} starts no session, so nothing can be chosen for it.")

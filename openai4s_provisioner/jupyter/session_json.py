@@ -16,7 +16,7 @@ from ..orchestration.commands import command_sentence
 from ..orchestration.leases import Lease, deadline_of, ends_of
 from ..orchestration.models import BatchSpec, Binding, Desired, Kind, Phase, ResourceProfile, SessionSpec
 from ..orchestration.readiness import Condition, Readiness
-from ..orchestration.reasons import Reason
+from ..orchestration.reasons import KERNEL_OUT_OF_MEMORY, Reason
 from ..orchestration.store.rows import Situation
 from ..orchestration.usage import Usage
 from ..orchestration.walltime import most_extension_s
@@ -195,9 +195,11 @@ def _reason_json(view: View) -> Json | None:
     if reason is None:
         return None
     is_command = workload.kind is Kind.BATCH
+    is_of_kernel = reason is Reason.OUT_OF_MEMORY and workload.reason is None
+    what_happened = KERNEL_OUT_OF_MEMORY if is_of_kernel else reason.what_happened
     return {
         "code": str(reason),
-        "sentence": command_sentence(reason) if is_command else reason.what_happened,
+        "sentence": command_sentence(reason) if is_command else what_happened,
         "remedy": None if is_command else reason.remedy,
         "detail": workload.reason_detail,
         "actor": workload.actor,

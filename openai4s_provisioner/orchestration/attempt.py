@@ -33,6 +33,7 @@ from .ports import AllocationBackend, AllocationRequest, RankLauncher
 from .private_folder import prepare_folder, remove_folder
 from .reasons import Reason
 from .steady_clock import steady_time
+from .way_record import failed_ways
 from .ways_in import ADDRESS_RECORD, WaysIn, address_record
 from .workspace_proof import nonce_name, place_nonce, remove_proofs
 
@@ -104,6 +105,10 @@ class AttemptPreparer:
     async def log_tail(self, allocation_id: str, rank: int = 0) -> str:
         """The last lines that a worker logged; "" when there are none."""
         return await asyncio.to_thread(_tail, self.attempt_dir(allocation_id) / f"worker-{rank}.log", _TAIL_BYTES)
+
+    async def failed_ways(self, allocation_id: str, rank: int) -> str:
+        """Where a worker that has not come dialled in vain, and why; "" when it has not said so."""
+        return await asyncio.to_thread(failed_ways, self.attempt_dir(allocation_id), rank)
 
     def _route(self, profile: ResourceProfile, backend: AllocationBackend) -> dict[str, Any]:
         """Where the workers dial, and whom they expect there. Raises Refused."""

@@ -20,7 +20,7 @@ from .deadline import bounded
 from .errors import CouldNotAsk, IllegalTransition, Refused
 from .launches import LaunchBook
 from .models import Allocation, CommandExit, Desired, ExternalHandle, Phase, Workload
-from .notes import NoteEnd, NoteGone, NoteWaiting
+from .notes import NoteEnd, NoteGone, NoteWaiting, NoteWay, missing_rank
 from .outbox import Outbox
 from .phases import PhaseEvent
 from .plan import (
@@ -38,7 +38,6 @@ from .plan import (
     SendEnd,
     Submit,
     after_empty_lookup,
-    missing_rank,
 )
 from .ports import (
     AllocationBackend,
@@ -110,6 +109,7 @@ class Executor:
             NoteGone: self._note_gone,
             NoteWaiting: self._note_waiting,
             NoteEnd: self._note_end,
+            NoteWay: self._note_way,
             MarkTerminal: self._mark_terminal,
             RecordExit: self._record_exit,
         }
@@ -280,6 +280,17 @@ class Executor:
     async def _note_end(self, now: Situation, action: NoteEnd) -> None:
         await self._store.run(schedule.note_end, now.allocation.allocation_id, action.ends_at, action.extensions)
         self._end_moved()
+
+    async def _note_way(self, now: Situation, action: NoteWay) -> None:
+        asking = self._preparer.failed_ways(now.allocation.allocation_id, action.rank)
+        try:
+            failed = await bounded(asking, _DIAGNOSTICS_DEADLINE_S)
+        except CouldNotAsk:  # no reason is better than a step that hangs
+            return
+        who = "it" if now.allocation.nodes == 1 else f"worker {action.rank}"
+        told = f"{who} cannot reach this server at {failed}" if failed else ""
+        if told != now.allocation.waiting:
+            await self._store.run(schedule.note_way, now.allocation.allocation_id, told)
 
     # -- the cancel barrier ----------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """What a backend's word adds to what is written down of an allocation, short of moving its phase. Pure.
 
-Nothing when nothing changed: estimates that a backend computes anew move a little, and are not written each time.
+Nothing when nothing changed: estimates that a backend computes anew move a little, and are not written each time. What
+a worker that does not come wrote down lies in a file, so here it is only asked for.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from .walltime import has_moved
 
 _ESTIMATE_MOVED_S = 60.0  # a person reads minutes
 _ESTIMATE_OLD_S = 300.0
+_LATE_S = 3.0  # since it was granted: a worker that comes at all comes sooner, as a rule
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,14 @@ class NoteEnd:
     extensions: int
 
 
-Note = NoteGone | NoteWaiting | NoteEnd
+@dataclass(frozen=True)
+class NoteWay:
+    """Why this rank does not come, as far as its worker could write it down."""
+
+    rank: int
+
+
+Note = NoteGone | NoteWaiting | NoteEnd | NoteWay
 
 
 def talks(workers: Sequence[WorkerRow]) -> bool:
@@ -75,6 +84,21 @@ def notes_of(allocation: Allocation, seen: Observation, workers: Sequence[Worker
     if runs and seen.ends_at is not None and has_moved(allocation.ends_at, seen.ends_at):
         notes.append(NoteEnd(seen.ends_at, allocation.extensions))
     return tuple(notes)
+
+
+def way_of(allocation: Allocation, workers: Sequence[WorkerRow], now: float) -> tuple[NoteWay, ...]:
+    """To look why a worker does not come, once it is late. Only where one is waited for."""
+    since = allocation.granted_at
+    is_missing = allocation.phase is Phase.GRANTED and len(workers) < allocation.nodes
+    if not is_missing or since is None or now - since < _LATE_S:
+        return ()
+    return (NoteWay(missing_rank(allocation, workers)),)
+
+
+def missing_rank(allocation: Allocation, workers: Sequence[WorkerRow]) -> int:
+    """The first rank that has not connected: whose log may say why."""
+    registered = {worker.rank for worker in workers}
+    return next((rank for rank in range(allocation.nodes) if rank not in registered), 0)
 
 
 def _says_more(allocation: Allocation, seen: Observation, now: float) -> bool:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .config import Policy
-from .models import Allocation, Binding, CommandExit, Desired, Phase, WorkerRow, Workload
-from .notes import Note, notes_of, talks
+from .models import Allocation, Binding, CommandExit, Desired, Kind, Phase, WorkerRow, Workload
+from .notes import Note, notes_of, talks, way_of
 from .ports import Observation, Observed
 from .reasons import Reason
 from .recovery import may_recover, pause_s
@@ -163,6 +163,8 @@ def plan(
     if ending is not None:
         return (Recover(ending) if recoverable and may_recover(ending.reason, workload.epoch) else ending,)
     notes = notes_of(allocation, seen, workers, now)
+    if workload.kind is Kind.SESSION and seen.state is not Observed.UNKNOWN:
+        notes = (*notes, *way_of(allocation, workers, now))
     if workload.desired is Desired.STOPPED or _is_retired(allocation):
         return (*notes, *_barrier(allocation, seen, workers, now, policy))
     steps = _progress(allocation, seen, workers, bindings, now, policy)
@@ -351,12 +353,6 @@ def _who_is_missing(allocation: Allocation, workers: Sequence[WorkerRow]) -> str
         return f"{told}."
     named = ", ".join(map(str, missing[:_MOST_NAMED]))
     return f"{told}; missing: {named}" + (" and others." if len(missing) > _MOST_NAMED else ".")
-
-
-def missing_rank(allocation: Allocation, workers: Sequence[WorkerRow]) -> int:
-    """The first rank that has not connected: whose log may say why."""
-    registered = {worker.rank for worker in workers}
-    return next((rank for rank in range(allocation.nodes) if rank not in registered), 0)
 
 
 def _lost_workers(workers: Sequence[WorkerRow], now: float, policy: Policy) -> tuple[Action, ...]:

@@ -52,6 +52,9 @@ class Reason(enum.StrEnum):
         return _SENTENCES[self].rpartition(". ")[2]
 
 
+# Of a kernel alone, whose session goes on: the sentence of OUT_OF_MEMORY is about the whole session's end.
+KERNEL_OUT_OF_MEMORY = "The kernel used more memory than its session may have."
+
 _SENTENCES = {
     Reason.AUTHENTICATION_FAILED: (
         "A worker could not prove which session it belongs to, so it was turned away. Start the kernel again."

@@ -84,6 +84,7 @@ class Dialer:
         self.was_welcomed = False
         self.reached = ""  # the address that last led to the server
         self.failures: dict[str, DialFailure] = {}  # the latest of each address
+        self.when_failed: Callable[[], None] = lambda: None  # one of them is new
 
     def start(self) -> None:
         """Dial now; after a pause when the last link brought nothing, or a server that drops us at once would be
@@ -161,6 +162,8 @@ class Dialer:
     def _note_failure(self, address: str, cause: str) -> None:
         """Into the log at once, but the same one only once: the log's last lines are what a person gets to read."""
         failure = DialFailure(address, cause[:_CAUSE_CHARS])
-        if self.failures.get(address) != failure:
-            _log.warning("the server cannot be reached at %s: %s", address, failure.cause)
+        is_new = self.failures.get(address) != failure
         self.failures[address] = failure
+        if is_new:
+            _log.warning("the server cannot be reached at %s: %s", address, failure.cause)
+            self.when_failed()

@@ -7,10 +7,12 @@ stops. It runs no code of a person's, and puts no secret into an argument, the e
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ..sandbox.spec import SandboxSpec
@@ -24,13 +26,14 @@ from ..wire.handshake import Welcomed
 from ..wire.handshake_lines import RESUME_KEY_BYTES
 from .attempt import Attempt, take_attempt
 from .commands import make_commands
-from .dial import Dialer, Identity
+from .dial import Dialer, DialFailure, Identity
 from .door import Door
 from .exit_codes import ExitCode
 from .kernel_maker import KernelMaker
 from .kernels import Event, Kernels, MakeKernel
 from .notice import LossNotice
 from .rank_steps import RankSteps
+from .record import write_record
 from .route import Itinerary
 from .startup import begin, run
 from .tasks import MakeCommand, Tasks, no_tasks
@@ -40,6 +43,10 @@ _log = logging.getLogger(__name__)
 _END_GRACE_S = 2.0  # for a kernel, between SIGTERM and SIGKILL
 _END_LIMIT_S = 10.0  # for everything: kernels gone, last output delivered
 _SPOOL_MEMORY_BYTES = 32 * 1024 * 1024
+
+
+def _failed(failures: Iterable[DialFailure]) -> list[dict[str, str]]:
+    return [{"address": each.address, "cause": each.cause} for each in failures]
 
 
 class Worker:
@@ -69,6 +76,7 @@ class Worker:
         )
         itinerary = Itinerary(loop, attempt.addresses, attempt.certificate_sha256, attempt.address_record)
         self._dialer = Dialer(loop, identity, itinerary, lambda: self._link.received, self._connected)
+        self._dialer.when_failed = self._leave_word
         self._usage = UsageWatch(loop, self._report, lambda: self._link.is_attached, attempt.gpus)
         self._told_address = ""
         self._grace: Timer | None = None
@@ -156,12 +164,19 @@ class Worker:
         _log.info("connected at %s, generation %s", self._dialer.reached, welcome.generation)
         self._tell_way()
 
+    def _leave_word(self) -> None:
+        """Who never came through can say why only in the folder that it was made from; later, `_tell_way` says it."""
+        if not self._dialer.was_welcomed and self._attempt.address_record:
+            path = os.path.join(os.path.dirname(self._attempt.address_record), f"way-{self._attempt.rank}.json")
+            with contextlib.suppress(OSError):
+                write_record(path, {"failed": _failed(self._dialer.failures.values())})
+
     def _tell_way(self) -> None:
         """Which address led here, and which did not and why; nothing when all is as it was told last."""
         failures, self._dialer.failures = self._dialer.failures, {}
         if failures or self._dialer.reached != self._told_address:
             self._told_address = self._dialer.reached
-            failed = [{"address": each.address, "cause": each.cause} for each in failures.values()]
+            failed = _failed(failures.values())
             self._link.send_control({"type": "dialled", "address": self._dialer.reached, "failed": failed})
 
     def _grace_over(self) -> None:

@@ -120,6 +120,8 @@ def open_lab(lab: Lab, page: Page, wait_until: Callable[..., Any]) -> Iterator[N
     """A page for the shared server, nothing loaded yet; an empty server again afterwards."""
     yield Notebook(page, lab)
     page.goto("about:blank")
+    if not lab.is_running:
+        lab.start()
     lab.shut_everything_down()
     wait_until(lambda: not lab.alive(), "every session has ended", 40)
 

@@ -22,7 +22,7 @@ class Notebook:
         self.address = address or lab.address
         self.errors: list[str] = []
         page.on("console", self._console)
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("pageerror", lambda error: self.errors.append(error.stack or str(error)))
 
     def load(self, path: str = "") -> None:
         """Open the lab, or one notebook in it, and wait until it can be used."""
@@ -82,11 +82,23 @@ class Notebook:
         expect(dialog).to_contain_text(words, timeout=60 * SECOND)
         dialog.locator(".jp-mod-accept").click()
 
+    def closes_connection_error(self) -> None:
+        """From now on: JupyterLab's own dialog about a server that is away, which comes after some seconds."""
+        theirs = self.page.locator(".jp-Dialog").filter(has_text="Server Connection Error")
+        self.page.add_locator_handler(theirs, lambda: theirs.get_by_role("button", name="Close").click())
+
     def toast(self, words: str) -> Locator:
         return self.page.locator(".Toastify__toast").filter(has_text=words)
 
     def press(self, toast: Locator, label: str) -> None:
         toast.get_by_role("button", name=label, exact=True).click()
+
+    @property
+    def our_errors(self) -> list[str]:
+        """Those of our own code; that a server was not there is told by the browser itself, whoever asked."""
+        of_the_browser = ("Failed to load resource:", "WebSocket connection to")
+        ours = [each for each in self.errors if "openai4s" in each]
+        return [each for each in ours if not each.startswith(of_the_browser)]
 
     def snapshot(self) -> list[dict[str, Any]]:
         return self.lab.sessions()

@@ -86,13 +86,20 @@ def test_a_session_whose_place_is_lost_comes_back_and_says_that_its_memory_is_go
     picture(open_lab.page, "memory-lost")
 
 
-def test_a_kernel_that_exits_says_that_its_memory_is_gone(open_lab: Notebook) -> None:
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        pytest.param("exit()", "exit code 0", id="exit"),
+        pytest.param("import os; os._exit(3)", "exit code 3", id="an exit without goodbye"),
+    ],
+)
+def test_a_kernel_that_exits_says_that_its_memory_is_gone(open_lab: Notebook, code: str, words: str) -> None:
     ready(open_lab, "exit.ipynb")
-    open_lab.run("import os; os._exit(3)")
+    open_lab.run(code)
     open_lab.close_dialog("Kernel Restarting")
     told = open_lab.toast("started afresh")
     expect(told).to_be_visible(timeout=60 * SECOND)
-    expect(told).to_contain_text("exit code 3")
+    expect(told).to_contain_text(words)
     open_lab.expect_ready()
 
 

@@ -23,6 +23,7 @@ from openai4s_provisioner.gateway.network_listener import NetworkListener
 from openai4s_provisioner.gateway.worker_gateway import NetworkDoor, WorkerGateway
 from openai4s_provisioner.orchestration import address_keeper
 from openai4s_provisioner.orchestration.models import Registration
+from openai4s_provisioner.orchestration.way_record import failed_ways
 from openai4s_provisioner.orchestration.ways_in import ADDRESS_RECORD, address_record
 from openai4s_provisioner.testing.echo_kernel import KernelThatEchoes
 from openai4s_provisioner.testing.front_desks import DeskThatAdmitsOnce, ObserverThatRemembers
@@ -302,8 +303,9 @@ def test_a_record_that_is_nothing_leaves_the_former_addresses(net: Place, conten
 
 def test_a_worker_that_finds_nobody_says_where_it_looked(net: Place, caplog: pytest.LogCaptureFixture) -> None:
     refused = free_port()
-    net.worker(f"tls:127.0.0.1:{refused}", grace_s=0.5)
+    folder = net.worker(f"tls:127.0.0.1:{refused}", grace_s=0.5)
     net.join_workers()
     assert net.exit_codes == [ExitCode.NEVER_REGISTERED]
     line = f"the server cannot be reached at tls:127.0.0.1:{refused}: Connection refused"
     assert caplog.text.count(line) == 1
+    assert failed_ways(folder, 0) == f"127.0.0.1:{refused}: Connection refused"

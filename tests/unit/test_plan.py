@@ -20,7 +20,7 @@ from openai4s_provisioner.orchestration.models import (
     WorkerRow,
     Workload,
 )
-from openai4s_provisioner.orchestration.notes import NoteGone, NoteWaiting
+from openai4s_provisioner.orchestration.notes import NoteGone, NoteWaiting, NoteWay, missing_rank
 from openai4s_provisioner.orchestration.plan import (
     WORKER_EXIT_NEVER_REGISTERED,
     WORKER_EXIT_SERVER_GONE,
@@ -35,7 +35,6 @@ from openai4s_provisioner.orchestration.plan import (
     SendEnd,
     Submit,
     after_empty_lookup,
-    missing_rank,
     plan,
 )
 from openai4s_provisioner.orchestration.ports import Observation, Observed
@@ -137,7 +136,7 @@ def test_active_needs_every_rank_and_the_kernel() -> None:
     two = replace(GRANTED, nodes=2)
     other = replace(WORKER, rank=1)
     assert decide(two, RUNS, WORKER, other, bindings=(READY,)) == (MarkActive(),)
-    assert decide(two, RUNS, WORKER, bindings=(READY,)) == ()
+    assert decide(two, RUNS, WORKER, bindings=(READY,)) == (NoteWay(1),)
     assert decide(two, RUNS, WORKER, replace(other, workspace_ready=False), bindings=(READY,)) == ()
     assert decide(two, RUNS, WORKER, other, bindings=(replace(READY, kernel_ready_at=None),)) == ()
     assert decide(two, RUNS, WORKER, other, bindings=(replace(READY, released_at=NOW),)) == ()
@@ -146,10 +145,18 @@ def test_active_needs_every_rank_and_the_kernel() -> None:
 def test_a_worker_that_does_not_register_in_time_ends_the_wait() -> None:
     late = replace(GRANTED, nodes=2, granted_at=NOW - POLICY.registration_timeout_s)
     assert decide(late, RUNS, WORKER) == (
+        NoteWay(1),
         RequestStop(Reason.WORKER_REGISTRATION_TIMEOUT, "1 of 2 workers connected; missing: 1."),
     )
-    assert decide(replace(late, granted_at=NOW - POLICY.registration_timeout_s + 1), RUNS) == ()
+    assert decide(replace(late, granted_at=NOW - POLICY.registration_timeout_s + 1), RUNS) == (NoteWay(0),)
     assert decide(late, None) == ()  # could not ask: ends nothing
+
+
+def test_why_a_worker_does_not_come_is_asked_for_only_when_it_is_late() -> None:
+    assert decide(replace(GRANTED, granted_at=NOW - 1), RUNS) == ()
+    assert decide(GRANTED, RUNS) == (NoteWay(0),)
+    assert decide(GRANTED, None) == (), "could not ask: nothing is known to run"
+    assert decide(GRANTED, RUNS, WORKER) == (), "it came"
 
 
 def test_a_queued_allocation_never_times_out() -> None:
@@ -331,7 +338,8 @@ def test_the_rank_that_was_lost_is_named_beside_the_backend_s_word() -> None:
 
 def test_of_many_ranks_that_are_missing_some_are_named_and_the_first_one_s_log_is_read() -> None:
     late = replace(GRANTED, nodes=20, granted_at=NOW - POLICY.registration_timeout_s)
-    (action,) = decide(late, RUNS, *gang({}, {}))
+    (noted, action) = decide(late, RUNS, *gang({}, {}))
+    assert noted == NoteWay(2)
     assert isinstance(action, RequestStop)
     assert action.detail == "2 of 20 workers connected; missing: 2, 3, 4, 5, 6, 7, 8, 9 and others."
     assert missing_rank(late, gang({}, {})) == 2

@@ -33,6 +33,15 @@ table inet fw {{
 }}
 """
 
+_CLOSED = """
+table inet closed {{
+  chain in {{
+    type filter hook input priority -1;
+    tcp dport {port} {verdict}
+  }}
+}}
+"""
+
 
 def up(layout: Layout, ports: Ports) -> None:
     _run("ip", "netns", "add", _name(layout, _SWITCH))
@@ -53,7 +62,11 @@ def up(layout: Layout, ports: Ports) -> None:
 
 
 def _protect(layout: Layout, place: str, rule: str) -> None:
-    _run("nsenter", f"--net={_FOLDER}/{_name(layout, place)}", "nft", "-f", "-", text_in=_FIREWALL.format(rule=rule))
+    _nft(layout, place, _FIREWALL.format(rule=rule))
+
+
+def _nft(layout: Layout, place: str, rules: str) -> None:
+    _run("nsenter", f"--net={_FOLDER}/{_name(layout, place)}", "nft", "-f", "-", text_in=rules)
 
 
 def down(layout: Layout) -> None:
@@ -68,6 +81,17 @@ def cut(layout: Layout, node: str) -> None:
 
 def mend(layout: Layout, node: str) -> None:
     _ip(layout, _SWITCH, "link", "set", node, "up")
+
+
+def close_sessions_port(layout: Layout, verdict: str) -> None:
+    """The login host's firewall closes for sessions: `drop`, which leaves dials unanswered, or `reject`."""
+    said = "reject with tcp reset" if verdict == "reject" else verdict
+    open_sessions_port(layout)
+    _nft(layout, "login", _CLOSED.format(port=SESSIONS_PORT, verdict=said))
+
+
+def open_sessions_port(layout: Layout) -> None:
+    _nft(layout, "login", "table inet closed\ndelete table inet closed\n")  # made first, so that there is one to delete
 
 
 def enter(layout: Layout, place: str, account: Account) -> list[str]:

@@ -25,6 +25,7 @@ from .session_jobs import ANYWHERE
 
 VARIANTS = ["without accounting", "with accounting"]
 NewPerson = Callable[..., Person]
+collect_ignore = ["browser"]  # named itself, it is collected: in a process of its own
 
 
 @contextlib.contextmanager

@@ -49,7 +49,9 @@ export class Badge extends ReactWidget {
     }
     const trans = this._trans;
     const failed = hasFailed(session);
-    const text = badgeText(session, new Date(), trans);
+    const known = badgeText(session, new Date(), trans);
+    const isOld = this._options.model.reach === 'unreachable';
+    const text = isOld ? trans.__('The Jupyter server does not answer. Last known: %1', known) : known;
     const Icon = stateIcon(session.state, failed);
     return (
       <button

@@ -15,6 +15,8 @@ import { asSession } from './starts';
 export const COALESCE_MS = 1000;
 /** Between two reads while something is alive. */
 export const POLL_MS = 10_000;
+/** So often a kernel that no snapshot knows is looked for: its session may be about to be opened. */
+export const LOOKS = 3;
 /** Between two tries while the server does not answer, at most. */
 export const RETRY_MAX_MS = 60_000;
 /** So many reads may miss a kernel that is expected before it is given up. */
@@ -102,10 +104,11 @@ export class SessionsModel implements IDisposable {
     }
   }
 
-  /** A kernel is there that no snapshot knows: read, once for each, as it may be ours. */
+  /** A kernel is there that no snapshot knows: read, a few times for each, as it may be ours. */
   kernelSeen(kernelId: string): void {
     if (!this._kernelsSeen.has(kernelId) && this._reach !== 'absent') {
       this._kernelsSeen.add(kernelId);
+      this._expected.set(kernelId, LOOKS);
       this.readSoon();
     }
   }
@@ -180,8 +183,8 @@ export class SessionsModel implements IDisposable {
       this._snapshot = snapshot;
       this._sessions = [...snapshot.starts.map(asSession), ...snapshot.sessions];
       this._reach = 'reached';
-      this._countExpected();
       this._failures = 0;
+      this._countExpected();
     } catch (error) {
       this._reach = isAbsent(error) ? 'absent' : 'unreachable';
       this._failures += 1;
@@ -231,7 +234,7 @@ export class SessionsModel implements IDisposable {
   private readonly _changed = new Signal<this, void>(this);
   private readonly _heard = new Signal<this, IServerEvent>(this);
   private readonly _kernelsSeen = new Set<string>();
-  private readonly _expected = new Map<string, number>();
+  private readonly _expected = new Map<string, number>(); // reads that are left, by kernel
   private _sessions: ISession[] = [];
   private _snapshot: ISnapshot | null = null;
   private _reach: Reach = 'unread';

@@ -177,6 +177,9 @@ UPDATE allocation SET waiting = :waiting, backend_detail = :backend_detail, esti
     estimate_as_of = CASE WHEN :estimated_start IS NOT NULL THEN :now END, position = :position
 WHERE allocation_id = :allocation_id;
 
+-- name: set_way
+UPDATE allocation SET waiting = :waiting WHERE allocation_id = :allocation_id AND phase = 'GRANTED';
+
 -- name: set_ends_at
 UPDATE allocation SET ends_at = :ends_at WHERE allocation_id = :allocation_id AND extensions = :extensions;
 

@@ -68,7 +68,7 @@ class Situation:
             workspaces=sum(1 for worker in workers if worker.workspace_ready and worker.ended_at is None),
             ranks=allocation.nodes,
             kernel=any(binding.kernel_ready_at is not None for binding in held),
-            detail=waiting_words(allocation) or unready,
+            detail=(waiting_words(allocation) if len(workers) < allocation.nodes else "") or unready,
         )
 
 

@@ -55,6 +55,11 @@ def note_queued(store: Store, allocation_id: str, queued: Queued, now: float) ->
     )
 
 
+def note_way(store: Store, allocation_id: str, waiting: str) -> None:
+    """Why a worker of an allocation that runs does not come; "" takes it back."""
+    store.db.write("set_way", allocation_id=allocation_id, waiting=waiting[:_MAX_WORDS])
+
+
 def note_end(store: Store, allocation_id: str, ends_at: float, extensions: int) -> None:
     """The backend's word, which it was asked for after so many extensions; nothing, if there are more by now."""
     store.db.write("set_ends_at", allocation_id=allocation_id, ends_at=ends_at, extensions=extensions)

@@ -51,7 +51,7 @@ async def test_chosen_resources_reach_the_queue_and_are_used_again(
         profile, _ = (await shown(server, "profiles"))["profiles"]
         assert profile["limits"] == {"cpus": 2, "memory_mb": 8000, "gpus": 1, "walltime_s": 3600, "nodes": 1}
         kernel_id = str(uuid.uuid4())
-        chosen = {"kernel_id": kernel_id, "profile": "waits", "kernel_name": queue.kernel, "path": "a.ipynb"}
+        chosen = {"kernel_id": kernel_id, "profile": "waits", "kernel_name": queue.kernel}
         too_much = await act(server, "launches", chosen | {"resources": {"memory_mb": 8001}}, 400)
         assert "memory_mb = 8001 is more than profile 'waits' allows: ask for at most 8000 MB" in too_much["message"]
         await act(server, "launches", chosen | {"resources": {"memory_mb": 8000, "walltime_s": 600}}, 201)
