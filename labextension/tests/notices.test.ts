@@ -129,6 +129,13 @@ describe('what happened', () => {
     expect(notice.actions.map(action => action.name)).toContain('start-again');
   });
 
+  it('the end of a console, which no file would lead to again, has no Start again', () => {
+    const kernels = session().kernels.map(kernel => ({ ...kernel, path: 'Console 1' }));
+    shown({ ...READY, kernels });
+    const [notice] = shown({ ...ENDED, kernels });
+    expect(notice.actions.map(action => action.name)).toEqual(['log', 'show']);
+  });
+
   it('an end from before this page was loaded is not told', () => {
     expect(shown(ENDED)).toEqual([]);
   });

@@ -51,7 +51,7 @@ class SessionsExtension(ExtensionApp):
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
         """Called once the server's loop runs: drive what is open, and say what is wrong."""
-        trouble = self.door.trouble()
+        trouble = await self.door.trouble()
         try:
             if trouble is None and await self.door.resume():
                 self.log.info(

@@ -126,7 +126,7 @@ _FAILURES = frozenset(
         Reason.BACKEND_SUBMISSION_UNKNOWN,
     }
 )
-_WORDS = {
+PHASE_OF_WORD = {
     Observed.COMPLETED: Phase.COMPLETED,
     Observed.FAILED: Phase.FAILED,
     Observed.CANCELLED: Phase.CANCELLED,
@@ -229,7 +229,7 @@ def _ending(
     now: float,
     policy: Policy,
 ) -> MarkTerminal | None:
-    if seen.state in _WORDS:  # an explicit word is final at once
+    if seen.state in PHASE_OF_WORD:  # an explicit word is final at once
         return _by_word(workload, allocation, seen, workers)
     if seen.state is not Observed.GONE or talks(workers):
         return None
@@ -247,7 +247,7 @@ def _ending(
 def _by_word(
     workload: Workload, allocation: Allocation, seen: Observation, workers: Sequence[WorkerRow]
 ) -> MarkTerminal:
-    return _ended_as(_WORDS[seen.state], seen.reason, workload, allocation, seen, workers)
+    return _ended_as(PHASE_OF_WORD[seen.state], seen.reason, workload, allocation, seen, workers)
 
 
 def _by_witness(

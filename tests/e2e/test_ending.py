@@ -211,4 +211,9 @@ def test_start_again_leads_to_the_new_kernel_though_older_answers_arrive_later(
     open_lab.expect_ready()
     open_lab.run("20+3")
     expect(open_lab.outputs.last).to_have_text("23", timeout=60 * SECOND)
-    assert len(open_lab.lab.alive()) == 1, "one session, and the notebook's"
+    assert len(open_lab.lab.alive()) == 1
+    assert len(open_lab.lab.ask("GET", "api/sessions")) == 1, "the notebook has one session, for Jupyter too"
+    panel = open_lab.show_panel()
+    expect(panel.locator('.openai4s-Card[data-state="ready"]')).to_have_count(1)
+    ended = panel.locator(".openai4s-Card").filter(has_text="stopped from outside").first
+    expect(ended.locator('[data-action="start-again"]')).to_have_count(0)

@@ -10,6 +10,11 @@ const MINUTE = 60;
 const HOUR = 3600;
 const DAY = 86_400;
 
+/** Whether there is something to start it again for. A console has a path too, of no file: it is over with its kernel. */
+export function hasNotebook(session: ISession): boolean {
+  return session.kernels.some(kernel => kernel.path?.endsWith('.ipynb'));
+}
+
 /** "2 days 3 h", "1 h 20 min", "5 min", "40 s". */
 export function duration(seconds: number, trans: TranslationBundle): string {
   const whole = Math.max(0, Math.round(seconds));
