@@ -111,17 +111,13 @@ def test_a_cell_that_was_run_in_the_queue_runs_after_a_reload_too(
     assert [each["epoch"] for each in sessions_of(queued, path)] == [1], "one allocation was made"
 
 
-def test_a_worker_that_does_not_connect_is_named(
-    open_lab: Notebook, freeze: Callable[[str], Freezer], picture: Callable[..., None]
-) -> None:
+def test_a_worker_that_hangs_before_it_connects_is_named(open_lab: Notebook, freeze: Callable[[str], Freezer]) -> None:
     frozen = freeze(r"^\S*python\S* -I \S+\.pyz worker ")
     open_lab.lab.write_notebook("worker.ipynb", "default")
     open_lab.load("worker.ipynb")
     open_lab.expect_missing("worker_registered")
     expect(open_lab.badge).to_contain_text("1 of 4 conditions: waiting for the worker, 0 of 1 connected")
     assert frozen.has_frozen
-    open_lab.show_panel()
-    picture(open_lab.page, "waiting-worker")
     open_lab.press(open_lab.toast("worker.ipynb"), "Cancel")
     open_lab.expect_ended("stopped at its owner's request")
 

@@ -129,7 +129,9 @@ def test_a_kernel_that_wants_too_much_memory_says_so(ready: Notebook, lab: Clust
 
 
 @pytest.mark.parametrize("ready", ["small"], indirect=True)
-def test_a_job_that_is_ended_for_want_of_memory_says_so(ready: Notebook, lab: ClusterLab, ordinary_user: Any) -> None:
+def test_a_job_that_is_ended_for_want_of_memory_says_so(
+    ready: Notebook, lab: ClusterLab, ordinary_user: Any, picture: Callable[..., None]
+) -> None:
     before = lab.every_job()
     greedy = ordinary_user.home / "greedy"
     greedy.touch()
@@ -139,5 +141,7 @@ def test_a_job_that_is_ended_for_want_of_memory_says_so(ready: Notebook, lab: Cl
         ready.expect_ended("used more memory than its profile allows")
     finally:
         greedy.unlink()
+    ready.show_panel()
+    picture(ready.page, "ended-memory-ran-out")
     [job] = lab.every_job() - before
     assert lab.cluster.admin.state(job) == "OUT_OF_MEMORY"
