@@ -41,7 +41,7 @@ def queued(open_lab: Notebook, occupied: Occupied, path: str) -> Notebook:
     return open_lab
 
 
-def test_a_queue_is_named_with_its_reason_and_estimate(queued: Notebook, picture: Callable[..., None]) -> None:
+def test_a_queue_is_named_with_its_reason_and_estimate(queued: Notebook) -> None:
     expect(queued.badge).to_contain_text("queued: waiting for resources, estimated")
     expect(queued.status_item).to_contain_text("queued: waiting for resources, estimated")
     panel = queued.show_panel()
@@ -49,7 +49,6 @@ def test_a_queue_is_named_with_its_reason_and_estimate(queued: Notebook, picture
     expect(card.locator('[data-progress="missing"]')).to_have_attribute("data-condition", "allocation_granted")
     expect(card).to_contain_text("Place in the queue: 1.")
     expect(queued.toast("waits-")).to_have_count(1)
-    picture(queued.page, "waiting-allocation")
 
 
 def by_the_toast(page: Notebook) -> None:
