@@ -173,14 +173,25 @@ class Worker:
             self._give_up(ExitCode.SERVER_GONE)
             return
         _log.info("connected at %s, generation %s", self._dialer.reached, welcome.generation)
+        self._take_word_back()
         self._tell_way()
 
     def _leave_word(self) -> None:
         """Who never came through can say why only in the folder that it was made from; later, `_tell_way` says it."""
-        if not self._dialer.was_welcomed and self._attempt.address_record:
-            path = os.path.join(os.path.dirname(self._attempt.address_record), f"way-{self._attempt.rank}.json")
+        if not self._dialer.was_welcomed and self._word:
             with contextlib.suppress(OSError):
-                write_record(path, {"failed": _failed(self._dialer.failures.values())})
+                write_record(self._word, {"failed": _failed(self._dialer.failures.values())})
+
+    def _take_word_back(self) -> None:
+        if self._word:
+            with contextlib.suppress(OSError):
+                os.unlink(self._word)
+
+    @property
+    def _word(self) -> str:
+        """Where it is left; "" where there is no such folder."""
+        record = self._attempt.address_record
+        return os.path.join(os.path.dirname(record), f"way-{self._attempt.rank}.json") if record else ""
 
     def _tell_way(self) -> None:
         """Which address led here, and which did not and why; nothing when all is as it was told last."""
