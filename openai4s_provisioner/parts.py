@@ -344,9 +344,9 @@ class RunningParts:
         self.reclaimer.loop.poke()
         return kept
 
-    async def extend(self, workload_id: str, seconds: int, actor: str) -> Extended:
+    async def extend(self, workload_id: str, seconds: int, actor: str, *, owner: str | None = None) -> Extended:
         """Put the end of a session's allocation off. Raises Refused."""
-        extended = await self._walltime.extend(workload_id, seconds, actor)
+        extended = await self._walltime.extend(workload_id, seconds, actor, owner=owner)
         self.walltime_watch.loop.poke()
         self._changes.announce(workload_id)
         return extended

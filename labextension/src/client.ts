@@ -52,8 +52,11 @@ export class Client {
     await this._json(`sessions/${encodeURIComponent(workloadId)}/extend`, { seconds });
   }
 
-  startAgain(workloadId: string): Promise<{ kernel_id: string; path: string | null }> {
-    return this._json(`sessions/${encodeURIComponent(workloadId)}/start-again`, {});
+  /** `makesSession`: whether Jupyter's session is made as well, where the notebook has none. */
+  startAgain(workloadId: string, makesSession: boolean): Promise<{ kernel_id: string; path: string | null }> {
+    return this._json(`sessions/${encodeURIComponent(workloadId)}/start-again`, {
+      make_session: makesSession
+    });
   }
 
   async launch(wish: ILaunch): Promise<void> {

@@ -93,7 +93,7 @@ class Executor:
         self._outbox = outbox
         self._launches = launches
         self._clock = clock
-        self._strays: set[ExternalHandle] = set()  # landings that were cancelled, so that each is recorded once
+        self._strays: set[tuple[str, ExternalHandle]] = set()  # cancelled landings of allocations: each recorded once
         self._told: set[tuple[str, int]] = set()  # workers that were handed their "end"
         self._steps: dict[type[Any], Callable[[Situation, Any], Awaitable[None]]] = {
             Submit: self._submit,
@@ -147,6 +147,7 @@ class Executor:
         if allocation.handle is not None and isinstance(backend, TerminalAllocationAcknowledger):
             await self._ask(backend.acknowledge_terminal(allocation.handle))
         await self._store.run(Store.debris_cleared, allocation.allocation_id)
+        self._strays = {each for each in self._strays if each[0] != allocation.allocation_id}
 
     async def _make_sure(self, workload: Workload, allocation: Allocation) -> None:
         """What was found nowhere, or may still land, can turn up: for a while it is cancelled, and not forgotten."""
@@ -186,8 +187,8 @@ class Executor:
         strays = [handle for handle in found if handle != allocation.handle]
         for handle in strays:
             await self._ask(backend.cancel(handle))
-            if handle not in self._strays:
-                self._strays.add(handle)
+            if (allocation.allocation_id, handle) not in self._strays:
+                self._strays.add((allocation.allocation_id, handle))
                 said = (allocation.workload_id, "stray_cancelled", _ACTOR, Reason.DUPLICATE_SUBMISSION, handle.value)
                 await self._store.run(Store.record, *said, self._clock())
         return strays

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .config import Policy
-from .models import Allocation, Binding, CommandExit, Desired, Phase, WorkerRow, Workload
-from .notes import Note, notes_of, talks
+from .models import Allocation, Binding, CommandExit, Desired, Kind, Phase, WorkerRow, Workload
+from .notes import Note, notes_of, talks, way_of
 from .ports import Observation, Observed
 from .reasons import Reason
 from .recovery import may_recover, pause_s
@@ -126,7 +126,7 @@ _FAILURES = frozenset(
         Reason.BACKEND_SUBMISSION_UNKNOWN,
     }
 )
-_WORDS = {
+PHASE_OF_WORD = {
     Observed.COMPLETED: Phase.COMPLETED,
     Observed.FAILED: Phase.FAILED,
     Observed.CANCELLED: Phase.CANCELLED,
@@ -163,6 +163,8 @@ def plan(
     if ending is not None:
         return (Recover(ending) if recoverable and may_recover(ending.reason, workload.epoch) else ending,)
     notes = notes_of(allocation, seen, workers, now)
+    if workload.kind is Kind.SESSION and seen.state is not Observed.UNKNOWN:
+        notes = (*notes, *way_of(allocation, workers, now))
     if workload.desired is Desired.STOPPED or _is_retired(allocation):
         return (*notes, *_barrier(allocation, seen, workers, now, policy))
     steps = _progress(allocation, seen, workers, bindings, now, policy)
@@ -227,7 +229,7 @@ def _ending(
     now: float,
     policy: Policy,
 ) -> MarkTerminal | None:
-    if seen.state in _WORDS:  # an explicit word is final at once
+    if seen.state in PHASE_OF_WORD:  # an explicit word is final at once
         return _by_word(workload, allocation, seen, workers)
     if seen.state is not Observed.GONE or talks(workers):
         return None
@@ -245,7 +247,7 @@ def _ending(
 def _by_word(
     workload: Workload, allocation: Allocation, seen: Observation, workers: Sequence[WorkerRow]
 ) -> MarkTerminal:
-    return _ended_as(_WORDS[seen.state], seen.reason, workload, allocation, seen, workers)
+    return _ended_as(PHASE_OF_WORD[seen.state], seen.reason, workload, allocation, seen, workers)
 
 
 def _by_witness(

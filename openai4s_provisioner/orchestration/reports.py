@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from .bootstrap import CredentialIssuer
+from .cancelling import ended
 from .changes import ChangeBoard
 from .config import Policy
 from .errors import ProvisionerError
 from .leases import Activity
-from .models import Allocation, KernelExit, LinkState, OutputLoss, Phase, Registration
+from .models import Allocation, Desired, KernelExit, LinkState, OutputLoss, Phase, Registration
 from .outbox import Outbox
 from .reasons import Reason
 from .session import SessionService, exit_detail
 from .steady_clock import steady_time
 from .store import LaunchRow, Store, StoreThread, leases
-from .usage import UsageBoard
+from .usage import UsageBoard, whole
 from .workspace_proof import answer_holds, remove_proofs
 
 _log = logging.getLogger(__name__)
@@ -90,9 +91,7 @@ class WorkerReports:
     async def stop(self) -> None:
         tasks = [task for task in (self._reader, *self._proofs) if task is not None]
         self._loop = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended(tasks)
         while not self._inbox.empty():
             self._inbox.get_nowait().close()
 
@@ -203,6 +202,8 @@ class WorkerReports:
             if asyncio.get_running_loop().time() + pause > deadline:
                 break
             await asyncio.sleep(pause)
+        if await self._has_workspace(allocation, rank):
+            return  # another report of it was proven meanwhile, and its answer taken away
         await self._workspace_failed(allocation, rank, "wrong_mount", seen)
         self._announce(allocation)
 
@@ -230,12 +231,12 @@ class WorkerReports:
 
     async def _kernel_exited(self, allocation: Allocation, rank: int, message: Mapping[str, Any]) -> None:
         launch = await self._launch(allocation, message)
-        if launch is None or launch.exit is not None:
+        if launch is None or launch.exit is not None or await self._is_taken_along(launch, message):
             return
         ended = KernelExit(
             launch_id=launch.launch_id,
-            exit_code=_whole(message.get("exit_code")),
-            signal=_whole(message.get("signal")),
+            exit_code=whole(message.get("exit_code")),
+            signal=whole(message.get("signal")),
             tail=str(message.get("tail", "")),
             exited_at=self._clock(),
         )
@@ -251,6 +252,13 @@ class WorkerReports:
             reason = Reason.OUT_OF_MEMORY if out_of_memory else Reason.KERNEL_START_FAILED
             await self._stop(allocation, reason, exit_detail(ended))
 
+    async def _is_taken_along(self, launch: LaunchRow, message: Mapping[str, Any]) -> bool:
+        """Whether the allocation ends, and this start with it: the backend says why, and not the kernel's signal."""
+        if message.get("with_worker") is not True or launch.ready_at is not None:
+            return False
+        workload = await self._store.run(Store.workload, launch.workload_id)
+        return workload is not None and workload.desired is Desired.RUNNING
+
     async def _is_alone(self, launch: LaunchRow) -> bool:
         situation = await self._store.run(Store.situation, launch.workload_id)
         if situation is None:
@@ -259,7 +267,7 @@ class WorkerReports:
         return len(held) == 1 and held[0].launch_id == launch.launch_id
 
     async def _ended(self, allocation: Allocation, rank: int, message: Mapping[str, Any]) -> None:
-        code = _whole(message.get("exit_code"))
+        code = whole(message.get("exit_code"))
         reason = str(message.get("reason", ""))
         await self._store.run(Store.worker_ended, allocation.allocation_id, rank, code, reason, self._clock())
 
@@ -267,7 +275,7 @@ class WorkerReports:
         launch = await self._launch(allocation, message)
         if launch is None:
             return
-        loss = OutputLoss(launch.launch_id, _whole(message.get("messages")) or 0, _whole(message.get("bytes")) or 0)
+        loss = OutputLoss(launch.launch_id, whole(message.get("messages")) or 0, whole(message.get("bytes")) or 0)
         _log.warning("session %s: %s", allocation.workload_id[:8], loss.sentence)
         told = f"worker {rank}: {loss.messages} messages, {loss.size} bytes"
         await self._store.run(Store.record, allocation.workload_id, "output_lost", _ACTOR, None, told, self._clock())
@@ -328,7 +336,3 @@ class WorkerReports:
     def _announce(self, allocation: Allocation) -> None:
         self._changes.announce(allocation.workload_id)
         self._poke(allocation.workload_id)
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -156,6 +156,7 @@ async def test_keep_extend_tasks_and_logs(queue: Queue, start_server: StartServe
 
         log = await shown(server, f"{here}/log?lines=3")
         assert 1 <= len(log["lines"]) <= 3
+        assert log.keys() == {"lines", "ranks", "end"}, "and not where it lies: beside the credentials"
         following = asyncio.ensure_future(followed(server, f"{here}/log?follow=1"))
         assert (await server.ask("DELETE", f"api/sessions/{opened['id']}")).code == 204
         *_, last, _ = (await asyncio.wait_for(following, 40)).split("\n\n")
