@@ -268,8 +268,9 @@ class Executor:
             rank = missing_rank(now.allocation, now.workers)
             said = (detail, self._turned_away(now.allocation), await self._worker_log(now.allocation, rank))
             detail = " ".join(part for part in said if part)
-        args = (now.workload.workload_id, action.reason, detail, _ACTOR, self._clock())
-        await self._store.run(Store.request_stop, *args)
+        await self._store.run(
+            Store.request_stop, now.workload.workload_id, action.reason, detail, _ACTOR, self._clock()
+        )
 
     async def _note_gone(self, now: Situation, action: NoteGone) -> None:
         await self._store.run(Store.note_gone, now.allocation.allocation_id, action.since)
