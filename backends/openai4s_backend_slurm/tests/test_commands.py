@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Any
 
@@ -35,3 +36,29 @@ def test_a_command_is_stopped_and_leaves_no_job(ordinary_user: Any, cluster: Clu
         says(home, "stop", long)
         wait_until(lambda: not cluster.run(["squeue", "-h"]).stdout.split(), "no job is left", 40)
         assert "USER_CANCELLED" in says(home, "show", long)
+
+
+def test_a_terminal_that_is_interrupted_while_isolation_is_checked_leaves_the_check_to_the_next_one(
+    ordinary_user: Any, cluster: Cluster, wait_until: Any
+) -> None:
+    """The check waits behind somebody's job; each terminal is a process of its own, and no second check is queued."""
+    fresh = 'partition = "cpu"\nnodelist = "c1"\nprologue = "export CHECKED_ANEW=1"'
+    with Home(ordinary_user, cluster, fresh) as home:
+        important = cluster.admin.occupy("c1")
+        cluster.count_from_here()
+
+        def checks() -> list[str]:
+            jobs = cluster.admin.jobs(are_over=True)
+            return [job["state"] for job in jobs if int(job["id"]) > cluster.swept_up_to]
+
+        for _ in range(2):
+            process = home.popen([*CLI, "submit", "--", "true"], cwd=home.work, stdout=-1, stderr=-1, text=True)
+            wait_until(lambda: checks() == ["PENDING"], "the check to be queued", 40)
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+            assert process.returncode == 130
+        cluster.admin.cancel(important)
+        wait_until(lambda: checks() == ["COMPLETED"], "the check to end, though nobody waits for it", 40)
+        identity = says(home, "submit", "--", "true")
+        assert says(home, "wait", identity) == ""
+        assert checks() == ["COMPLETED"] * 2, "one check, and the command"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +20,7 @@ from openai4s_backend_slurm.proof_tickets import ProofTickets, Ticket
 from openai4s_provisioner.orchestration.models import ExternalHandle, ResourceProfile
 from openai4s_provisioner.orchestration.ports import AllocationRequest, Created, Observation, Observed, SubmitResult
 from openai4s_provisioner.testing.faulty_backends import ManualClock, ObedientBackend
+from openai4s_provisioner.worker.proof import VERDICT
 
 
 class Bench:
@@ -129,3 +133,48 @@ def test_a_proof_that_seems_gone_is_cancelled_all_the_same(tmp_path: Path) -> No
     result = asyncio.run(prover.prove("digest", profile, False, lambda why: None))
     assert result.ending is Ending.NO_VERDICT
     assert len(backend.ended) == 1
+
+
+class BackendWhoseJobProves(BackendThatSeesNoJob):
+    """Its one job has written down by now that nothing got through."""
+
+    async def submit(self, request: AllocationRequest) -> SubmitResult:
+        found = {"version": 1, "verified": True, "sentence": "", "host": "c1", "attacks": {}}
+        await asyncio.to_thread((request.attempt_dir / VERDICT).write_text, json.dumps(found))
+        return await super().submit(request)
+
+    async def observe(self, handles: Sequence[ExternalHandle]) -> Mapping[ExternalHandle, Observation]:
+        return {handle: Observation(Observed.COMPLETED) for handle in handles}
+
+
+_touched: list[str] | None = None
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    of_files = event == "open" or event.startswith(("os.", "shutil."))
+    if _touched is not None and of_files and threading.current_thread() is threading.main_thread():
+        _touched.append(f"{event} {arguments[0]}")
+
+
+def test_no_file_is_touched_on_the_loop(tmp_path: Path) -> None:
+    """The folder that is shared with the nodes may hang."""
+    global _touched
+    sys.addaudithook(_audit)  # which cannot be taken away again: it looks only while the list is there
+    prover = JobProver(
+        BackendWhoseJobProves(), lambda token: None, tmp_path / "state", tmp_path / "exchange", SlurmOptions()
+    )
+    profile = ResourceProfile("one", "slurm", backend_options={"partition": "cpu"})
+
+    async def life() -> None:
+        global _touched
+        _touched = []
+        result = await prover.prove("digest", profile, False, lambda why: None)
+        await prover.end("digest")
+        assert result.ending is Ending.VERDICT
+
+    try:
+        asyncio.run(life())
+        assert [each for each in _touched or () if str(tmp_path) in each] == []
+    finally:
+        _touched = None
+    assert not (tmp_path / "exchange").exists()

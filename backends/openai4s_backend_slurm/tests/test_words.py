@@ -10,6 +10,7 @@ import pytest
 from openai4s_backend_slurm import states, wording
 from openai4s_backend_slurm.broker import Answer, Broker, BrokerError, Denied, TimedOut
 from openai4s_backend_slurm.extension import extend
+from openai4s_backend_slurm.lab import Cluster
 from openai4s_backend_slurm.lookup import Lookup
 from openai4s_backend_slurm.parse import JobName
 from openai4s_backend_slurm.places import Places
@@ -18,8 +19,11 @@ from openai4s_provisioner.orchestration.errors import CouldNotAsk, Refused
 from openai4s_provisioner.orchestration.models import ResourceProfile
 from openai4s_provisioner.orchestration.ports import Rejected
 
+from .clocks import A_WHILE_S, CLOCKS
 from .fake_site import fake_site
+from .people import Person
 from .replay import recordings
+from .session_jobs import ONE_NODE, only_job
 from .test_wrappers import submit
 
 VOCABULARY = Path(states.__file__).with_name("vocabulary.txt").read_text(encoding="utf-8").splitlines()
@@ -78,3 +82,45 @@ def test_an_extension_that_is_refused_is_told_in_our_words(tmp_path: Path) -> No
     silent = BrokerWithOneRunningJob(TimedOut("scontrol did not answer"))
     with pytest.raises(CouldNotAsk):
         extend(silent, Lookup(silent, Places(tmp_path), ""), JobName(17), "abc", profile, 600)
+
+
+def told(session: dict[str, Any]) -> list[str]:
+    """Every text of what the REST interface says of a session, but for its detail, which is the scheduler's own."""
+
+    def texts(value: Any) -> list[str]:
+        if isinstance(value, dict):
+            return [text for each in value.values() for text in texts(each)]
+        if isinstance(value, list):
+            return [text for each in value for text in texts(each)]
+        return [value] if isinstance(value, str) else []
+
+    return texts({key: value for key, value in session.items() if key != "detail"})
+
+
+@pytest.mark.timeout(600)
+def test_what_the_interface_says_of_a_real_session_is_in_our_words_from_the_queue_to_its_end(
+    ordinary_user: Any, cluster: Cluster, wait_until: Any
+) -> None:
+    clocks: dict[str, Any] = dict(CLOCKS)
+    with Person(ordinary_user, cluster, f"{ONE_NODE}\nwalltime_s = 600\nmax_walltime_s = 7200", **clocks) as person:
+        assert person.ask("prove") == ""
+        cluster.count_from_here()
+        important = cluster.admin.occupy("c1")
+        start = person.begin("start")
+        person.heard(lambda event: "waits for machines" in event["sentence"], "why it waits", A_WHILE_S)
+        shown = person.ask("shown")
+        cluster.admin.cancel(important)
+        person.answer(start)
+        person.ask("connect")
+        shown += person.ask("shown")
+        wait_until(lambda: person.ask("ends_at"), "the end to be known", A_WHILE_S)
+        process = person.terminal("extend", person.ask("kernel_id"), "--by", "10m")
+        refused = process.communicate(timeout=60)[1]
+        assert "lets only its operators extend" in refused
+        cluster.admin.cancel(only_job(cluster))
+        person.ended("ADMIN_CANCELLED", A_WHILE_S)
+        shown += person.ask("shown")
+        assert [each["state"] for each in shown] == ["starting", "ready", "ended"]
+        assert any("job" in each["detail"] for each in shown), "the scheduler's own text is there, in its place"
+        for text in [refused, *(text for each in shown for text in told(each))]:
+            assert in_words_of(text) == [], text
