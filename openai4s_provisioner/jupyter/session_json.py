@@ -70,7 +70,8 @@ def batch_json(view: View, now: float, shorten: Shorten) -> Json:
     runs = situation.allocation.granted_at is not None
     content["state"] = "ended" if over else "ending" if wished else "ready" if runs else "starting"
     waits = situation.allocation.waiting or "it waits for its allocation"
-    content["sentence"] = _end_sentence(content) if over or wished else "it runs" if runs else waits
+    lives = (situation.pause or "it runs") if runs else waits
+    content["sentence"] = _end_sentence(content) if over or wished else lives
     return content
 
 

@@ -54,7 +54,7 @@ class Situation:
         if since is None or phase not in (Phase.GRANTED, Phase.ACTIVE):
             return ""
         at = time.strftime("%H:%M", time.localtime(since))
-        return f"Paused by the site since {at}; it goes on by itself, with everything that is in the kernel's memory."
+        return f"Paused by the site since {at}; it goes on by itself, with everything that is in its memory."
 
     @property
     def interrupted_place(self) -> str:
