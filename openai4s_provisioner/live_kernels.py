@@ -338,6 +338,8 @@ class LiveKernels:
             how = "" if launch is None or launch.exit is None else exit_detail(launch.exit)
             sentence = f"The kernel's process has ended; its session goes on. {how}".strip()
             reason = Reason.OUT_OF_MEMORY if live.out_of_memory == live.launch_id else None
+        elif now.pause:
+            sentence = now.pause
         elif now.interrupted_since is not None:
             since = time.strftime("%H:%M:%S", time.localtime(now.interrupted_since))
             sentence = f"The connection to {now.interrupted_place} is interrupted since {since}; it is being re-made."

@@ -37,7 +37,7 @@ describe('a start', () => {
 
   it('names the expected time', () => {
     const waiting = {
-      sentence: 'queued: waiting for resources',
+      sentence: 'waiting for resources',
       estimated_start: '2026-11-29T21:30:00.000Z',
       estimate_as_of: null,
       position: 3

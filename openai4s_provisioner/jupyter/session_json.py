@@ -51,7 +51,7 @@ def session_json(view: View, now: float, shorten: Shorten) -> Json:
         "recoveries": recoveries,
     }
     content["state"] = _state(situation, readiness)
-    content["sentence"] = _sentence(view, content, readiness)
+    content["sentence"] = _sentence(view, content, situation.pause or readiness.sentence)
     return content
 
 
@@ -223,13 +223,13 @@ def _state(situation: Situation, readiness: Readiness) -> str:
     return "ready" if readiness.is_ready else "starting"
 
 
-def _sentence(view: View, content: Json, readiness: Readiness) -> str:
+def _sentence(view: View, content: Json, otherwise: str) -> str:
     """For the badge: what a kernel's own events say last, where this server holds it."""
     if view.changes and content["state"] != "ended":
         return next(iter(view.changes.values())).sentence
     if content["state"] in ("ended", "ending"):
         return _end_sentence(content)
-    return readiness.sentence
+    return otherwise
 
 
 def _end_sentence(content: Json) -> str:

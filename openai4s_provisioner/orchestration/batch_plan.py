@@ -39,7 +39,7 @@ def plan_batch(
         return _end(workload, allocation, observation, ended, now, policy)
     actions = plan(workload, allocation, observation, (), (), now, patient)
     if allocation.phase is Phase.GRANTED and workload.desired is Desired.RUNNING:
-        runs = observation.state is Observed.RUNNING
+        runs = observation.state in (Observed.RUNNING, Observed.PAUSED)
         return (*actions, MarkActive()) if runs else actions
     return tuple(_as_lost(action) for action in actions)
 

@@ -20,7 +20,7 @@ from .deadline import bounded
 from .errors import CouldNotAsk, IllegalTransition, Refused
 from .launches import LaunchBook
 from .models import Allocation, CommandExit, Desired, ExternalHandle, Phase, Workload
-from .notes import NoteEnd, NoteGone, NoteWaiting, NoteWay, missing_rank
+from .notes import NoteEnd, NoteGone, NotePause, NoteWaiting, NoteWay, missing_rank
 from .outbox import Outbox
 from .phases import PhaseEvent
 from .plan import (
@@ -61,7 +61,7 @@ _FATE_UNKNOWN = "it is not known yet whether the request arrived; it is looked u
 _NOT_SENT = "the place where it is to run does not answer; it is asked again"
 _DIAGNOSTICS_DEADLINE_S = 5.0
 _GONE_FOR_GOOD = 10  # so many times the debounce after its end, "found nowhere" is believed
-_NOT_OVER = frozenset({Observed.PENDING, Observed.RUNNING, Observed.ENDING, Observed.UNKNOWN})
+_NOT_OVER = frozenset({Observed.PENDING, Observed.RUNNING, Observed.PAUSED, Observed.ENDING, Observed.UNKNOWN})
 _ISOLATION_AND_FILES_DEADLINE_S = 180.0
 
 
@@ -109,6 +109,7 @@ class Executor:
             NoteGone: self._note_gone,
             NoteWaiting: self._note_waiting,
             NoteEnd: self._note_end,
+            NotePause: self._note_pause,
             NoteWay: self._note_way,
             MarkTerminal: self._mark_terminal,
             RecordExit: self._record_exit,
@@ -276,6 +277,10 @@ class Executor:
     async def _note_waiting(self, now: Situation, action: NoteWaiting) -> None:
         queued = Queued(action.waiting, action.backend_detail, action.estimated_start, action.position)
         await self._store.run(schedule.note_queued, now.allocation.allocation_id, queued, self._clock())
+
+    async def _note_pause(self, now: Situation, action: NotePause) -> None:
+        await self._store.run(schedule.note_pause, now.allocation, action.is_paused, self._clock())
+        self._outbox.hold(now.allocation.allocation_id, action.is_paused)
 
     async def _note_end(self, now: Situation, action: NoteEnd) -> None:
         await self._store.run(schedule.note_end, now.allocation.allocation_id, action.ends_at, action.extensions)

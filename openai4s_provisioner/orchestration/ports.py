@@ -76,6 +76,7 @@ class Observed(enum.StrEnum):
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
+    PAUSED = "PAUSED"  # it has its place, and the site does not let it run for now; it goes on by itself
     ENDING = "ENDING"
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
@@ -222,6 +223,9 @@ class WorkerChannel(Protocol):
 
     def send(self, allocation_id: str, rank: int, message: Mapping[str, Any]) -> bool:
         """Hand a control message over. False when no worker of that rank is known."""
+
+    def hold(self, allocation_id: str, is_paused: bool) -> None:
+        """Whether its links stay, however long they are silent, because the site has paused it. Idempotent."""
 
     def forget(self, allocation_id: str) -> None:
         """Close the links of an allocation that is over. Idempotent."""

@@ -22,7 +22,7 @@ from .config import Policy
 from .errors import ProvisionerError
 from .insistence import until_done
 from .leases import Activity
-from .models import Allocation, KernelExit, LinkState, OutputLoss, Phase, Registration
+from .models import Allocation, Desired, KernelExit, LinkState, OutputLoss, Phase, Registration
 from .outbox import Outbox
 from .reasons import Reason
 from .session import SessionService, exit_detail
@@ -229,7 +229,7 @@ class WorkerReports:
 
     async def _kernel_exited(self, allocation: Allocation, rank: int, message: Mapping[str, Any]) -> None:
         launch = await self._launch(allocation, message)
-        if launch is None or launch.exit is not None:
+        if launch is None or launch.exit is not None or await self._is_taken_along(launch, message):
             return
         ended = KernelExit(
             launch_id=launch.launch_id,
@@ -249,6 +249,13 @@ class WorkerReports:
         if launch.ready_at is None and allocation.phase is not Phase.ACTIVE and await self._is_alone(launch):
             reason = Reason.OUT_OF_MEMORY if out_of_memory else Reason.KERNEL_START_FAILED
             await self._stop(allocation, reason, exit_detail(ended))
+
+    async def _is_taken_along(self, launch: LaunchRow, message: Mapping[str, Any]) -> bool:
+        """Whether the allocation ends, and this start with it: the backend says why, and not the kernel's signal."""
+        if message.get("with_worker") is not True or launch.ready_at is not None:
+            return False
+        workload = await self._store.run(Store.workload, launch.workload_id)
+        return workload is not None and workload.desired is Desired.RUNNING
 
     async def _is_alone(self, launch: LaunchRow) -> bool:
         situation = await self._store.run(Store.situation, launch.workload_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import pytest
 from playwright.sync_api import APIResponse, Route, expect
 
 from checks.parts.leftovers import processes_of
-from checks.parts.suite import FULL_LENGTH
 from openai4s_provisioner.orchestration.reasons import Reason
 
 from .notebook import SECOND, Notebook
@@ -34,10 +32,6 @@ def leader(page: Notebook) -> psutil.Process:
     return found
 
 
-def memory_ran_out(page: Notebook) -> None:
-    page.lab.end_what_runs("OUT_OF_MEMORY")
-
-
 def somebody_ended_it(page: Notebook) -> None:
     leader(page).send_signal(signal.SIGTERM)
 
@@ -47,7 +41,6 @@ def time_ran_out(page: Notebook) -> None:
 
 
 ENDS = [
-    pytest.param(memory_ran_out, "default", "used more memory than its profile allows", id="out of memory"),
     pytest.param(somebody_ended_it, "default", "stopped from outside", id="ended from outside"),
     pytest.param(time_ran_out, "short", "reached its time limit", id="time limit"),
 ]
@@ -68,11 +61,11 @@ def test_a_session_that_ends_for_good_says_why(
     picture(open_lab.page, f"ended-{end.__name__.replace('_', '-')}")
 
 
-@pytest.mark.parametrize("reason", ["PREEMPTED", "NODE_FAILED"] if os.environ.get(FULL_LENGTH) else ["NODE_FAILED"])
 def test_a_session_whose_place_is_lost_comes_back_and_says_that_its_memory_is_gone(
-    open_lab: Notebook, reason: str, picture: Callable[..., None]
+    open_lab: Notebook, picture: Callable[..., None]
 ) -> None:
-    ready(open_lab, f"{reason.lower()}.ipynb")
+    reason = "NODE_FAILED"  # which one machine alone does not have; by real causes in backends' own tests
+    ready(open_lab, "lost.ipynb")
     open_lab.run("x = 41")
     open_lab.lab.end_what_runs(reason)
     open_lab.close_dialog("Kernel Restarting")

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from openai4s_provisioner.orchestration.config import Policy
 from openai4s_provisioner.orchestration.models import LinkState
 from openai4s_provisioner.orchestration.pace import Pace
@@ -26,11 +24,6 @@ class BackendWithNoFreeMachine(ObedientBackend):
         answer = await super().submit(request)
         self.say(Observed.PENDING)
         return answer
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -67,11 +67,6 @@ class BackendWhoseAnswerIsLongOnItsWay(BackendWithAnEnd):
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def backend(clock: ManualClock) -> BackendWithAnEnd:
     return BackendWithAnEnd(clock)
 

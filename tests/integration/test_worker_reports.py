@@ -30,6 +30,28 @@ def backend(clock: ManualClock) -> ObedientBackend:
 # -- what workers report -----------------------------------------------------------------------------------------------
 
 
+def test_a_kernel_that_ends_with_its_whole_allocation_is_not_what_failed(
+    tmp_path: Path, clock: ManualClock, backend: ObedientBackend
+) -> None:
+    """A cancel from outside reaches the worker and the kernel that starts at the same moment: the backend knows why."""
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.open("k1")
+        await lab.turns(2)
+        await lab.dial(opened)
+        waiting = asyncio.ensure_future(lab.sessions.wait_ready(opened.workload_id, opened.launch_id))
+        ended = {"type": "kernel_exited", "exit_code": None, "signal": 15, "tail": "", "with_worker": True}
+        await lab.report(opened, {"launch_id": opened.launch_id, **ended})
+        await lab.report(opened, {"type": "ended", "exit_code": 0, "reason": "signal SIGTERM"})
+        backend.say(Observed.CANCELLED, Reason.ADMIN_CANCELLED)
+        await lab.turns(3)
+        with pytest.raises(SessionEnded) as caught:
+            await asyncio.wait_for(waiting, 5)
+        assert caught.value.reason is Reason.ADMIN_CANCELLED
+
+    in_lab(tmp_path, scenario, backend, clock=clock)
+
+
 @pytest.mark.parametrize(
     ("message", "reason", "told"),
     [

@@ -127,7 +127,7 @@ export function badgeText(session: ISession, now: Date, trans: TranslationBundle
 /** Why it waits in a queue, and until when; empty when no more is known than that it waits. */
 function queueText(waiting: IWaiting | null, now: Date, trans: TranslationBundle): string {
   if (waiting?.estimated_start) {
-    return trans.__('%1, estimated %2', waiting.sentence, clock(waiting.estimated_start, now));
+    return trans.__('queued: %1, estimated %2', waiting.sentence, clock(waiting.estimated_start, now));
   }
-  return waiting?.position ? trans.__('%1, place %2', waiting.sentence, waiting.position) : '';
+  return waiting?.position ? trans.__('queued: %1, place %2', waiting.sentence, waiting.position) : '';
 }
