@@ -30,6 +30,7 @@ SLURM = "slurmctld slurmd slurm-client munge slurmdbd mariadb-server slurm-wlm s
 TESTS = (
     *("contract", "session", "faults", "lab", "wrappers"),
     *("gpu_session", "gangs", "cgroups", "memory", "extending", "waiting"),
+    *("notebooks", "firewall", "isolation"),
 )
 INSIDE = Path("/src")
 # How this machine reaches package registries is copied into the tree; nothing of the machine is mounted there.
