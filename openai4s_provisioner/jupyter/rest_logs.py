@@ -67,11 +67,12 @@ class SessionLog(SessionsHandler):
 
     def _after(self, follow: int, logs: int) -> Place | None:
         """Where a stream broke: as a query, or as browsers send it by themselves."""
-        text = self.get_query_argument("after", "")
-        if text and not follow:
+        text = self.get_query_argument("after", None)
+        if text is not None and not follow:
             raise invalid("after is only known with follow = 1: it is where a stream is gone on with.")
-        text = text or (self.request.headers.get("Last-Event-ID", "") if follow else "")
-        if not text:
+        if text is None:
+            text = self.request.headers.get("Last-Event-ID") if follow else None
+        if text is None:
             return None
         place = Place.parse(text)
         if place is None or len(place.positions) != logs:

@@ -77,7 +77,14 @@ async def test_every_worker_s_log_is_shown_followed_and_ends_with_the_reason(
             answer = await server.ask("GET", f"openai4s/{here}?{query}")
             message = json.loads(answer.body)["message"]
             assert (answer.code, "it has 3, from 0 to 2" in message) == (400, True), (query, message)
-        for query in ("after=1:1,1,1", "follow=1&after=x", "follow=1&after=1:1", "follow=1&rank=0&after=1:1,1,1"):
+        for query in (
+            "after=1:1,1,1",
+            "after=",
+            "follow=1&after=",
+            "follow=1&after=x",
+            "follow=1&after=1:1",
+            "follow=1&rank=0&after=1:1,1,1",
+        ):
             answer = await server.ask("GET", f"openai4s/{here}?{query}")
             assert (answer.code, "after" in json.loads(answer.body)["message"]) == (400, True), query
 
