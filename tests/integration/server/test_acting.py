@@ -89,7 +89,11 @@ async def test_keep_extend_tasks_and_logs(queue: Queue, start_server: StartServe
         workload_id = (await newest(server))["workload_id"]
         await in_state(server, workload_id, "ready")
         here = f"sessions/{workload_id}"
-        before = (await shown(server, here))["lease_ends_at"]
+
+        async def lease() -> Any:
+            return (await shown(server, here))["lease_ends_at"]
+
+        before = await until(lease, "its lease began")
         assert (await act(server, f"{here}/keep"))["lease_ends_at"] > before
         running = await shown(server, here)
         assert running["can_extend"]
