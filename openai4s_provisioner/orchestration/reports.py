@@ -1,14 +1,17 @@
 """What workers report, taken in from the gateway's thread and worked off in order on the control thread's loop.
 
 A report is a fact: it is written down, and where it means the end of a session, that wish is stated with its reason.
-A malformed report is logged and dropped; it never stops the ones behind it.
+A malformed report is logged and dropped; it never stops the ones behind it. A state that cannot be written holds them
+up, in their order, until it can.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from .cancelling import ended
 from .changes import ChangeBoard
 from .config import Policy
 from .errors import ProvisionerError
+from .insistence import until_done
 from .leases import Activity
 from .models import Allocation, Desired, KernelExit, LinkState, OutputLoss, Phase, Registration
 from .outbox import Outbox
@@ -63,7 +67,7 @@ class WorkerReports:
         self._policy = policy
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._inbox: asyncio.Queue[Coroutine[Any, Any, None]] = asyncio.Queue()
+        self._inbox: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
         self._reader: asyncio.Task[None] | None = None
         self._proofs: set[asyncio.Task[None]] = set()
         self._handlers: dict[str, Callable[[Allocation, int, Mapping[str, Any]], Awaitable[None]]] = {
@@ -92,8 +96,6 @@ class WorkerReports:
         tasks = [task for task in (self._reader, *self._proofs) if task is not None]
         self._loop = None
         await ended(tasks)
-        while not self._inbox.empty():
-            self._inbox.get_nowait().close()
 
     async def settled(self) -> None:
         """Return when everything that was posted so far is worked off."""
@@ -103,23 +105,19 @@ class WorkerReports:
     # -- from any thread -------------------------------------------------------------------------------------------
 
     def worker_registered(self, registration: Registration, host: str, generation: str) -> None:
-        self._post(self._registered(registration.allocation_id, registration.rank))
+        self._post(functools.partial(self._registered, registration.allocation_id, registration.rank))
 
     def worker_message(self, allocation_id: str, rank: int, message: Mapping[str, Any]) -> None:
-        self._post(self._message(allocation_id, rank, message))
+        self._post(functools.partial(self._message, allocation_id, rank, message))
 
     def worker_link(self, allocation_id: str, rank: int, state: LinkState | str) -> None:
-        self._post(self._link(allocation_id, rank, LinkState(str(state))))
+        self._post(functools.partial(self._link, allocation_id, rank, LinkState(str(state))))
 
-    def _post(self, work: Coroutine[Any, Any, None]) -> None:
+    def _post(self, work: Callable[[], Awaitable[None]]) -> None:
         loop = self._loop
-        if loop is None or loop.is_closed():
-            work.close()
-            return
-        try:
-            loop.call_soon_threadsafe(self._inbox.put_nowait, work)
-        except RuntimeError:  # it closed in between
-            work.close()
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed
+                loop.call_soon_threadsafe(self._inbox.put_nowait, work)
 
     # -- on the loop -----------------------------------------------------------------------------------------------
 
@@ -127,7 +125,7 @@ class WorkerReports:
         while True:
             work = await self._inbox.get()
             try:
-                await work
+                await until_done(work, "a worker's report could not be written down yet")
             except Exception:
                 _log.exception("a worker's report could not be worked off")
             finally:

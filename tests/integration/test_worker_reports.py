@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from openai4s_provisioner.orchestration.config import Policy
-from openai4s_provisioner.orchestration.errors import SessionEnded
+from openai4s_provisioner.orchestration.errors import SessionEnded, StateError
 from openai4s_provisioner.orchestration.models import LinkState, Phase
 from openai4s_provisioner.orchestration.ports import Observed
 from openai4s_provisioner.orchestration.readiness import Condition
@@ -251,3 +251,23 @@ def test_a_workspace_that_is_reported_twice_before_it_is_proven_fails_nobody(
         assert (await lab.situation(opened)).workload.reason is None
 
     in_lab(tmp_path, scenario, backend, clock=clock, policy=Policy(workspace_settle_s=0.3))
+
+
+def test_what_is_reported_while_the_state_is_locked_is_written_afterwards_in_its_order(
+    tmp_path: Path, clock: ManualClock, backend: ObedientBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openai4s_provisioner.orchestration.insistence._FIRST_PAUSE_S", 0.01)
+    write, failures = Store.kernel_isolated, [StateError("locked"), StateError("locked")]
+
+    def fails_at_first(self: Store, launch_id: str, isolated: bool) -> None:
+        if failures:
+            raise failures.pop()
+        write(self, launch_id, isolated)
+
+    monkeypatch.setattr(Store, "kernel_isolated", fails_at_first)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.active_session("k1")
+        assert (await lab.situation(opened)).allocation.phase is Phase.ACTIVE
+
+    in_lab(tmp_path, scenario, backend, clock=clock)
