@@ -234,6 +234,8 @@ def _sentence(view: View, content: Json, otherwise: str) -> str:
 
 def _end_sentence(content: Json) -> str:
     reason = content["reason"]
+    if reason is None and content.get("exit_code") is not None:
+        return f"The command ended with exit code {content['exit_code']}."
     if reason is None:
         return f"It is over ({content['phase']})."
     return " ".join(filter(None, (reason["sentence"], reason["detail"], reason["remedy"])))

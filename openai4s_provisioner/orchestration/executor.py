@@ -106,7 +106,7 @@ class Executor:
             SendEnd: self._send_end,
             Cancel: self._cancel,
             RequestStop: self._request_stop,
-            NoteGone: self._note_gone,
+            NoteGone: lambda now, note: self._store.run(Store.note_gone, now.allocation.allocation_id, note.since),
             NoteWaiting: self._note_waiting,
             NoteEnd: self._note_end,
             NotePause: self._note_pause,
@@ -270,9 +270,6 @@ class Executor:
             detail = " ".join(part for part in said if part)
         args = (now.workload.workload_id, action.reason, detail, _ACTOR, self._clock())
         await self._store.run(Store.request_stop, *args)
-
-    async def _note_gone(self, now: Situation, action: NoteGone) -> None:
-        await self._store.run(Store.note_gone, now.allocation.allocation_id, action.since)
 
     async def _note_waiting(self, now: Situation, action: NoteWaiting) -> None:
         queued = Queued(action.waiting, action.backend_detail, action.estimated_start, action.position)

@@ -202,8 +202,9 @@ class RankLauncher(Protocol):
         """The words that, put before an argv on the first rank, run it once on every rank of the held allocation.
 
         Each copy gets ``--rank N`` behind its own words, the rank that the worker there has. They begin at once, beside
-        whatever runs; what they print comes out unchanged; the exit status is the worst of theirs; SIGTERM ends them.
-        Travels in the attempt's file, so it holds no secret. Pure.
+        whatever runs; what they print comes out unchanged on stdout; on stderr the launcher tells what went wrong,
+        which is the cause of a bad end; the exit status is the worst of theirs; SIGTERM ends them. Travels in the
+        attempt's file, so it holds no secret. Pure.
         """
 
 
@@ -216,6 +217,13 @@ class WalltimeExtender(Protocol):
 
     async def extend(self, handle: ExternalHandle, profile: ResourceProfile, seconds: int) -> float:
         """Move the end by so many seconds; the new end. Raises Refused with a sentence for a person, or CouldNotAsk."""
+
+
+@runtime_checkable
+class BoundedInTime(Protocol):
+    """Optional: a backend whose own options say how long one question may take at the longest."""
+
+    answer_bounds: Mapping[str, float]  # option -> seconds; their sum is the longest that an answer may take
 
 
 class WorkerChannel(Protocol):

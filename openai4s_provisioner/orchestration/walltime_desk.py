@@ -7,6 +7,7 @@ end down with who asked, and refuses in one sentence; it never promises an end t
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from .reasons import Reason
 from .store import Situation, Store, StoreThread, schedule
 from .walltime import moment
 
+_log = logging.getLogger(__name__)
 LEAST_S, MOST_S = 1, 366 * 24 * 3600
 
 
@@ -86,10 +88,11 @@ class WalltimeDesk:
             async with asyncio.timeout(self._config.policy.call_deadline_s):
                 ends_at = await backend.extend(allocation.handle, profile, seconds)
         except (CouldNotAsk, TimeoutError) as error:
+            _log.warning("whether a session was extended is not known: %s", str(error) or "no answer came in time")
             raise Refused(
                 Reason.BACKEND_UNAVAILABLE,
-                f"Whether the session was extended is not known: {str(error) or 'no answer came in time'}. Its end is "
-                "shown as soon as it can be asked for; look there before you ask again.",
+                "Whether the session was extended is not known: no answer came in time. Its end is shown as soon as it "
+                "can be asked for; look there before you ask again.",
             ) from error
         await self._store.run(schedule.extended, allocation, ends_at, seconds, actor, self._clock())
         return Extended(workload_id, ends_at)

@@ -73,7 +73,7 @@ def refused(person: Person, cluster: Cluster, wait_until: Any) -> str:
         ),
         ('partition = "gpu"\ngpus = 9', r"No machine of this cluster can ever grant what the profile asks"),
         ('partition = "cpu"\nnodes = 9', r"asks for more machines than there are for it\. Choose a profile with fewer"),
-        ('partition = "nope"', r"was refused\. The profile names a partition that this cluster does not have"),
+        ('partition = "nope"', r"was refused\. The profile names machines that this cluster does not have"),
         ('partition = "cpu"\nconstraint = "quantum"', r"asks for a feature that no machine here has"),
         ('partition = "cpu"\ngres = "tpu:1"', r"asks for a kind of device that does not exist here"),
     ],

@@ -211,7 +211,11 @@ async def test_a_session_is_stopped_by_name_while_it_runs_and_its_kernel_is_show
             return (await server.ask("GET", f"api/kernels/{opened['kernel']['id']}")).code == 404
 
         await until(is_gone, "Jupyter's restarter gives the kernel up")
-        again = await act(server, f"sessions/{workload_id}/start-again", expected=202)
+        wrong = await act(server, f"sessions/{workload_id}/start-again", {"make_session": "no"}, 400)
+        assert "make_session" in wrong["message"]
+        again = await act(server, f"sessions/{workload_id}/start-again", {"make_session": False}, 202)
+        assert json.loads((await server.ask("GET", "api/sessions")).body) == [], "a page makes its own"
+        assert (await server.ask("GET", f"api/kernels/{again['kernel_id']}")).code == 200
 
         async def is_ready() -> bool:
             return bool((await newest(server))["kernels"][0]["kernel_id"] == again["kernel_id"])
