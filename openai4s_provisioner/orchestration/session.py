@@ -69,6 +69,7 @@ class SessionService:
         self._changes = changes
         self._poke = poke
         self._clock = clock
+        self._wishes: set[asyncio.Task[None]] = set()  # on their way into the state
         self._places: dict[str, tuple[str, str]] = {}  # launch id -> ids of workload and allocation, for signals
         self.when_output_lost: Callable[[OutputLoss], None] = lambda loss: None  # for whoever tells a person
         self.when_memory_ran_out: Callable[[str], None] = lambda launch_id: None  # the same
@@ -108,8 +109,9 @@ class SessionService:
             await self._store.run(Store.open_session, new, self._daemon.daemon_id, self._clock())
         except asyncio.CancelledError:
             # The write is on its way and will happen; this wish is queued right behind it.
-            args = (new.workload_id, Reason.USER_CANCELLED, "Given up while it was being opened.", asked.owner)
-            self._store.submit(Store.request_stop, *args, self._clock())
+            wish = asyncio.get_running_loop().create_task(self._give_up(new.workload_id, asked.owner))
+            self._wishes.add(wish)
+            wish.add_done_callback(self._wishes.discard)
             raise
         except Exception as error:
             self._launches.pop(new.workload_id)
@@ -120,6 +122,18 @@ class SessionService:
         finally:
             self._poke(new.workload_id)
         return OpenedSession(new.workload_id, new.allocation_id, 1, new.launch_id)
+
+    async def _give_up(self, workload_id: str, owner: str) -> None:
+        """Nobody waits for this any more, and nobody would say it again."""
+        args = (workload_id, Reason.USER_CANCELLED, "Given up while it was being opened.", owner, self._clock())
+
+        def stop(store: Store) -> None:
+            if store.workload(workload_id) is not None:  # else it was refused after all
+                store.request_stop(*args)
+
+        not_yet = f"the session {workload_id}, given up while it was being opened, could not be ended yet"
+        await until_done(lambda: self._store.run(stop), not_yet)
+        self._announce(workload_id)
 
     async def launch_kernel(
         self, workload_id: str, kernel_id: str, launch: KernelLaunch, notebook_path: str = ""

@@ -97,7 +97,9 @@ def test_a_task_that_went_down_with_its_allocation_leaves_nothing_open(
         folder = str(output_folder(lab.state_dir, "t1"))
         await until(lambda: any(name.startswith(folder) for name in open_files()))
         backend.say(Observed.FAILED)  # its machine is gone, and says nothing
-        await lab.turns_until(lambda: not live._running)
+        await lab.turns(3)
+        assert (await lab.situation(opened)).workload.phase.is_terminal
+        await until(lambda: not live._running)
         assert not any(name.startswith(folder) for name in open_files())
         await live.stop()
 

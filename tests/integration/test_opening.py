@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from openai4s_provisioner.orchestration.config import Policy
-from openai4s_provisioner.orchestration.errors import Refused, SessionEnded
+from openai4s_provisioner.orchestration.errors import Refused, SessionEnded, StateError
 from openai4s_provisioner.orchestration.models import Phase
 from openai4s_provisioner.orchestration.ports import Observed
 from openai4s_provisioner.orchestration.reasons import Reason
@@ -53,6 +54,34 @@ def test_a_caller_that_gives_up_while_opening_leaves_a_stopped_session_and_no_su
         await lab.turns(2)
         assert backend.submits == 0
         assert await lab.store.run(Store.situations, lab.daemon.daemon_id) == []
+
+    in_lab(tmp_path, scenario, backend, clock=clock)
+
+
+def test_giving_up_while_opening_is_not_forgotten_because_the_state_is_locked_just_then(
+    tmp_path: Path, clock: ManualClock, backend: ObedientBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openai4s_provisioner.orchestration.insistence._FIRST_PAUSE_S", 0.01)
+    stop, failures = Store.request_stop, [StateError("locked")]
+
+    def fails_at_first(self: Store, *args: Any) -> bool:
+        if failures:
+            raise failures.pop()
+        return stop(self, *args)
+
+    monkeypatch.setattr(Store, "request_stop", fails_at_first)
+
+    async def scenario(lab: ControlLab) -> None:
+        await lab.daemon.register()
+        opening = asyncio.ensure_future(lab.open("k1"))
+        while not lab.launches:  # noqa: ASYNC110  handed over, not yet answered
+            await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await lab.turns()
+        await lab.turns_until(lambda: not failures and not lab.daemon.has_work.is_set())
+        assert not lab.sessions._wishes
 
     in_lab(tmp_path, scenario, backend, clock=clock)
 
