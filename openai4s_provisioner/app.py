@@ -133,7 +133,7 @@ class ControlPlane:
         return self._running is not None
 
     def drive_what_is_open(self) -> Future[bool]:
-        """Start driving, if this person has a workload that is not over. Where there is no state, it makes none."""
+        """Drive whatever this person has that is not over and nobody drives. Where there is no state, it makes none."""
         return self._submit(self._drive_what_is_open())
 
     def extend(self, session: str, seconds: int, actor: str) -> Future[Extended]:
@@ -216,7 +216,8 @@ class ControlPlane:
         store = self._admitting.store
         if not store.exists or await store.run(overview.open_ones, getpass.getuser()) == 0:
             return False
-        await self._opened()
+        running = await self._opened()
+        await running.reconciler.adopt()  # what a process left that is gone, now and not within a minute
         return True
 
     async def _extend(self, session: str, seconds: int, actor: str) -> Extended:

@@ -240,6 +240,13 @@ class LiveKernels:
         storing.add_done_callback(self._wishes.discard)
         await asyncio.wait({storing}, timeout=_WISH_WAIT_S)  # it goes on; whoever waits for the start hears of its end
         await asyncio.shield(asyncio.to_thread(self._gateway.close_endpoint, live.launch_id))
+        self._forget_if_over(live)
+
+    def _forget_if_over(self, live: _Live) -> None:
+        """Nobody gives a kernel back that never started."""
+        is_over = live.situation is not None and live.situation.workload.phase.is_terminal
+        if live.is_given_up and is_over and self._live.get(live.kernel_id) is live:
+            del self._live[live.kernel_id]
 
     async def _wish_stopped(self, live: _Live, reason: Reason, detail: str) -> None:
         wish = functools.partial(self._sessions.request_stop, live.workload_id, reason, "provisioner", detail)
@@ -289,6 +296,7 @@ class LiveKernels:
                 async for now in self._sessions.changes(live.workload_id):
                     has_broken = False
                     await self._tell(live, now)
+                self._forget_if_over(live)
                 return
             except Exception:
                 if not has_broken:
@@ -330,6 +338,8 @@ class LiveKernels:
             how = "" if launch is None or launch.exit is None else exit_detail(launch.exit)
             sentence = f"The kernel's process has ended; its session goes on. {how}".strip()
             reason = Reason.OUT_OF_MEMORY if live.out_of_memory == live.launch_id else None
+        elif now.pause:
+            sentence = now.pause
         elif now.interrupted_since is not None:
             since = time.strftime("%H:%M:%S", time.localtime(now.interrupted_since))
             sentence = f"The connection to {now.interrupted_place} is interrupted since {since}; it is being re-made."

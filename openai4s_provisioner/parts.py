@@ -34,7 +34,7 @@ from .orchestration.frontdesk import StoreFrontDesk
 from .orchestration.launches import LaunchBook
 from .orchestration.models import Allocation, Kind, ResourceProfile
 from .orchestration.outbox import Outbox
-from .orchestration.ports import AllocationBackend, BackendFactory, MaskProvider, WorkerChannel
+from .orchestration.ports import AllocationBackend, BackendFactory, BoundedInTime, MaskProvider, WorkerChannel
 from .orchestration.private_folder import prepare_folder
 from .orchestration.reclaimer import Reclaimer
 from .orchestration.reconciler import Reconciler, never
@@ -78,7 +78,9 @@ def _made(entry: EntryPoint, config: SiteConfig, settings: AppSettings) -> Alloc
     options = config.backends.get(entry.name, {})
     try:
         factory: BackendFactory = entry.load()
-        return factory(state_dir=settings.state_dir, exchange_dir=settings.exchange_dir, options=options)
+        backend = factory(state_dir=settings.state_dir, exchange_dir=settings.exchange_dir, options=options)
+        _check_answers_in_time(entry.name, backend, options, config.policy.call_deadline_s)
+        return backend
     except ConfigError as error:
         at = _place_before(config, entry.name, *filter(None, [error.key]))
         raise ConfigError(f"{at}{error}", error.key) from error
@@ -91,6 +93,20 @@ def _made(entry: EntryPoint, config: SiteConfig, settings: AppSettings) -> Alloc
 def _place_before(config: SiteConfig, *path: str) -> str:
     place = config.place_of("backends", *path)
     return f"{place}: " if place else ""
+
+
+def _check_answers_in_time(
+    name: str, backend: AllocationBackend, options: Mapping[str, Any], deadline_s: float
+) -> None:
+    """Otherwise every answer would come too late, and count as none. Raises ConfigError."""
+    bounds = backend.answer_bounds if isinstance(backend, BoundedInTime) else {}
+    if sum(bounds.values()) > deadline_s:
+        told = " and ".join(f"{key} = {seconds:g}" for key, seconds in bounds.items())
+        raise ConfigError(
+            f"[backends.{name}]: {told} may take longer together than a question has: call_deadline_s = {deadline_s:g} "
+            "of [control]. Lower one of them, or raise that.",
+            next((key for key in bounds if key in options), ""),
+        )
 
 
 def _network_settings(settings: AppSettings) -> tuple[ListenAddress | None, tuple[AdvertisedAddress, ...]]:
@@ -328,9 +344,9 @@ class RunningParts:
         self.reclaimer.loop.poke()
         return kept
 
-    async def extend(self, workload_id: str, seconds: int, actor: str) -> Extended:
+    async def extend(self, workload_id: str, seconds: int, actor: str, *, owner: str | None = None) -> Extended:
         """Put the end of a session's allocation off. Raises Refused."""
-        extended = await self._walltime.extend(workload_id, seconds, actor)
+        extended = await self._walltime.extend(workload_id, seconds, actor, owner=owner)
         self.walltime_watch.loop.poke()
         self._changes.announce(workload_id)
         return extended

@@ -109,11 +109,11 @@ class PersonDesk:
             self._running.reclaimer.loop.poke()
         return await self.view(workload_id, Kind.SESSION)
 
-    async def extend(self, workload_id: str, seconds: int) -> View:
+    async def extend(self, workload_id: str, seconds: int, actor: str) -> View:
         """Raises NotFound, or Refused where it cannot be extended."""
         await self.view(workload_id, Kind.SESSION)
         desk = self._walltime if self._running is None else self._running
-        await desk.extend(workload_id, seconds, self._owner)
+        await desk.extend(workload_id, seconds, actor, owner=self._owner)
         return await self.view(workload_id, Kind.SESSION)
 
     def check_choice(self, profile_name: str, choice: ResourceChoice) -> ResourceProfile:
@@ -133,11 +133,11 @@ class PersonDesk:
         await self.view(workload_id, Kind.SESSION)
         return await self._store.run(tasks.of_workload, workload_id)
 
-    async def open_task(self, workload_id: str, argv: Sequence[str]) -> Task:
+    async def open_task(self, workload_id: str, argv: Sequence[str], actor: str) -> Task:
         """Raises NotFound, Refused."""
         view = await self.view(workload_id, Kind.SESSION)
         desk = TaskDesk(self._config, self._backends, self._store)
-        task = await desk.open(workload_id, self._owner, argv, view.seen.now.workload.spec.cwd)
+        task = await desk.open(workload_id, actor, argv, view.seen.now.workload.spec.cwd, owner=self._owner)
         self._hand_over()
         return task
 

@@ -19,7 +19,7 @@ from .app_values import AppSettings
 from .orchestration.attempt import KEPT_LOG_BYTES
 from .orchestration.batch_files import kept_output
 from .orchestration.models import Allocation, Kind, Workload
-from .transport.bounded_log import end_of, read_log, segments_in
+from .transport.bounded_log import end_of, read_log
 
 _MOST_BYTES = 1024 * 1024
 _PLACE = re.compile(r"([0-9]{1,9}):([0-9]{1,15}(?:,[0-9]{1,15})*)")
@@ -64,14 +64,6 @@ class LogReader:
         self._epoch = 0 if after is None else after.epoch
         self._starts = [-1] * len(self._ranks) if after is None else list(after.positions)
         self._sources: list[_Source] = []
-
-    @property
-    def path(self) -> str | None:
-        """Where the log lies; of several the folder."""
-        found = [each.path for each in self._sources if each.path is not None]
-        if len(found) > 1:
-            return str(Path(found[0]).parent)
-        return found[0] if found else None
 
     def read(self, allocation: Allocation, is_over: bool) -> list[LogLine]:
         """What came since, at most about a megabyte of each rank. `is_over`: nothing more will be written."""
@@ -127,9 +119,6 @@ class _Source(Protocol):
 
     position: int
 
-    @property
-    def path(self) -> str | None: ...
-
     def more(self, is_over: bool) -> list[_Found]: ...
 
     def close(self) -> None: ...
@@ -142,10 +131,6 @@ class _WorkerLog:
         self.position = position
         self._live, self._kept = live, kept
         self._file: BinaryIO | None = None
-
-    @property
-    def path(self) -> str | None:
-        return None if self._file is None else str(self._file.name)
 
     def more(self, is_over: bool) -> list[_Found]:
         if self._file is None and not self._open():
@@ -182,10 +167,6 @@ class _Output:
     def __init__(self, folders: Sequence[str], position: int) -> None:
         self.position = position
         self._folders = folders
-
-    @property
-    def path(self) -> str | None:
-        return next((folder for folder in self._folders if segments_in(folder)), None)
 
     def more(self, is_over: bool) -> list[_Found]:
         is_cut = False

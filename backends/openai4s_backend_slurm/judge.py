@@ -25,6 +25,7 @@ from .script import job_name
 _log = logging.getLogger(__name__)
 _NEVER_AFTER_S = 20.0  # a reason that can never clear is believed when it has stood for so long
 _ACCOUNTING_LAGS_S = 10.0
+_OLD_S = 86400.0
 _REQUEUED = (
     "It was put back into the queue, where the kernel's memory could not follow, so it was ended; ask your "
     "administrator if you did not do that yourself."
@@ -53,6 +54,7 @@ class Judge:
 
     def judge(self, wanted: Wanted, rows: Sequence[QueueRow], cluster: str) -> dict[ExternalHandle, Observation]:
         """One observation for each. Never raises for one of them."""
+        self._forget_old()
         known = {row.number: row for row in rows}
         in_queue = {
             handle: row
@@ -70,6 +72,13 @@ class Judge:
             else:
                 answers[handle] = self._of_the_past(name, token, past)
         return answers
+
+    def _forget_old(self) -> None:
+        """What began long ago is decided, or nobody asks after it any more."""
+        for began in (self._never_since, self._ended_since):
+            for token, at in list(began.items()):
+                if abs(self._clock() - at) > _OLD_S:
+                    began.pop(token, None)  # another thread may be at it
 
     def _of_row(
         self, name: JobName, token: str, row: QueueRow, past: AccountingRow | None, has_accounting: bool

@@ -65,6 +65,7 @@ _NOT_TO_SET = frozenset(
         ),
     }
 )
+_WHOLE = frozenset({"--export"})  # which only looks like the beginning of another one
 _NOT_TO_REMOVE = frozenset({"--job-name", "--nodes", "--ntasks-per-node", "--chdir", "--output"})
 
 
@@ -255,7 +256,7 @@ def _check_options(found: SlurmProfile, where: str) -> None:
         name = option.partition("=")[0]
         if not _OPTION.fullmatch(name):
             raise _wrong(where, "sbatch_options", f"holds {option!r}. Write each as '--name=value' or '--name'.")
-        if name in _NOT_TO_SET:
+        if name in _NOT_TO_SET or (name not in _WHOLE and any(each.startswith(name) for each in _NOT_TO_SET)):
             raise _wrong(where, "sbatch_options", f"holds {name}, which this backend sets itself. Remove it.")
     for option in found.remove_options:
         if not _OPTION.fullmatch(option):

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import secrets
 import sys
@@ -53,6 +54,7 @@ from .profiles import SlurmOptions, read_profile
 from .proof_tickets import FOLDER, ProofTickets, Ticket, remove_folder
 from .scarce import RefusingPlaces, place_of, without_scarce
 
+_log = logging.getLogger(__name__)
 _MEMORY_MB, _WALLTIME_S = 512, 300
 _LOOK_AGAIN_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _FATE_SHOWS_S = 40.0
@@ -126,6 +128,7 @@ class JobProver:
             return _undecided(f"The isolation of sessions could not be probed: {why}. Make that path usable.")
         answer = None if request is None else await self._backend.submit(request)
         if isinstance(answer, Rejected):
+            _log.warning("the check of isolation was refused: %s", answer.backend_detail)
             return _undecided(f"The job that checks it was refused. {answer.sentence}", refused=answer.reason)
         if isinstance(answer, Unknown) and not answer.was_sent:
             told = f"The job that checks it was not sent: {answer.backend_detail}."
@@ -137,8 +140,9 @@ class JobProver:
         else:
             handle, is_settled = await self._found(ticket)
         if handle is None:
-            why = answer.backend_detail if isinstance(answer, Unknown) else ""
-            return _undecided(f"{_NOT_ARRIVED} {why}".strip(), Ending.NO_VERDICT if is_settled else Ending.OPEN)
+            if isinstance(answer, Unknown):
+                _log.warning("whether the check of isolation was sent is not known: %s", answer.backend_detail)
+            return _undecided(_NOT_ARRIVED, Ending.NO_VERDICT if is_settled else Ending.OPEN)
         if not ticket.handle:
             with contextlib.suppress(OSError):  # then the next one has to look for it
                 ticket = await asyncio.to_thread(self._tickets.landed, digest, ticket, handle.value)
@@ -267,7 +271,8 @@ class JobProver:
         """The reasons' own sentences are about sessions: here a machine, or the profile, is what does not fit."""
         tail = (await self._backend.diagnostics(handle)).log_tail.strip()
         why = f"Its log ends: {tail[-500:]}" if tail else "It left no log."
-        ended = f"The job that checks it ended without a result ({seen.backend_detail})."
+        _log.warning("the check of isolation ended without a result: %s", seen.backend_detail)
+        ended = "The job that checks it ended without a result."
         told = " ".join(part for part in (ended, seen.explanation, why) if part)
         refused = seen.reason if seen.reason is Reason.UNSCHEDULABLE else None
         return _undecided(f"{told}\nTell your administrator, or choose another profile.", refused=refused)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from openai4s_provisioner.orchestration.private_folder import (
 FOLDER = "proof-"
 _NAME = "proof-"
 _LARGEST_BYTES = 1 << 16
+_REMOVALS, _AGAIN_S = 20, 0.1
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,15 @@ class ProofTickets:
 
 
 def remove_folder(ticket: Ticket) -> None:
-    """The folder of a proof, and those that were made for it alone. Never an obstacle."""
-    shutil.rmtree(ticket.folder, ignore_errors=True)
+    """The folder of a proof, and those that were made for it alone. Never an obstacle.
+
+    The verdict is not the last word of its job, which may write down its own end at this moment.
+    """
+    for _ in range(_REMOVALS):
+        shutil.rmtree(ticket.folder, ignore_errors=True)
+        if not os.path.lexists(ticket.folder):
+            break
+        time.sleep(_AGAIN_S)
     with contextlib.suppress(OSError):  # somebody else uses it by now
         for made in ticket.made:
             Path(made).rmdir()

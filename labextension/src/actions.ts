@@ -112,8 +112,10 @@ export class Actions {
       await this._tryAgain(workload);
       return;
     }
-    const { kernel_id: id, path } = await client.startAgain(workload.workload_id);
-    const name = workload.kind === 'SESSION' ? workload.kernels.at(0)?.kernel_name : undefined;
+    const kernel = workload.kind === 'SESSION' ? workload.kernels.at(0) : undefined;
+    const isOpen = typeof kernel?.path === 'string' && kernels.contextOfPath(kernel.path) !== undefined;
+    const { kernel_id: id, path } = await client.startAgain(workload.workload_id, !isOpen);
+    const name = kernel?.kernel_name;
     if (path !== null && kernels.lead(path, { id, name }) === undefined) {
       await app.commands.execute('docmanager:open', { path, kernel: { id, name } });
     }

@@ -6,7 +6,7 @@ import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
 import { EventStream, IStreamEvent } from './model/stream';
-import { ILaunch, ILogEvent, IProfile, ISession, ISnapshot } from './model/seam';
+import { ILaunch, ILogEvent, IProfile, ISnapshot } from './model/seam';
 
 /** The server answered, and said no. `message` is its sentence for a person. */
 export class Refusal extends Error {
@@ -52,12 +52,11 @@ export class Client {
     await this._json(`sessions/${encodeURIComponent(workloadId)}/extend`, { seconds });
   }
 
-  startAgain(workloadId: string): Promise<{ kernel_id: string; path: string | null }> {
-    return this._json(`sessions/${encodeURIComponent(workloadId)}/start-again`, {});
-  }
-
-  session(workloadId: string): Promise<ISession> {
-    return this._json(`sessions/${encodeURIComponent(workloadId)}`);
+  /** `makesSession`: whether Jupyter's session is made as well, where the notebook has none. */
+  startAgain(workloadId: string, makesSession: boolean): Promise<{ kernel_id: string; path: string | null }> {
+    return this._json(`sessions/${encodeURIComponent(workloadId)}/start-again`, {
+      make_session: makesSession
+    });
   }
 
   async launch(wish: ILaunch): Promise<void> {

@@ -66,7 +66,7 @@ const sessions: JupyterFrontEndPlugin<ISessions> = {
       notebooks.widgetAdded.connect((_, panel) => {
         kernels.add(panel.sessionContext);
       });
-      new QueuedCells(model, kernels, notebooks);
+      new QueuedCells(kernels, notebooks);
     }
     consoles?.widgetAdded.connect((_, panel) => {
       kernels.add(panel.sessionContext);

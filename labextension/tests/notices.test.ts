@@ -37,7 +37,7 @@ describe('a start', () => {
 
   it('names the expected time', () => {
     const waiting = {
-      sentence: 'queued: waiting for resources',
+      sentence: 'waiting for resources',
       estimated_start: '2026-11-29T21:30:00.000Z',
       estimate_as_of: null,
       position: 3
@@ -127,6 +127,13 @@ describe('what happened', () => {
     expect(notice.text).toContain('used more memory than its profile allows');
     expect(notice.text).toContain('Choose a profile with more memory.');
     expect(notice.actions.map(action => action.name)).toContain('start-again');
+  });
+
+  it('the end of a console, which no file would lead to again, has no Start again', () => {
+    const kernels = session().kernels.map(kernel => ({ ...kernel, path: 'Console 1' }));
+    shown({ ...READY, kernels });
+    const [notice] = shown({ ...ENDED, kernels });
+    expect(notice.actions.map(action => action.name)).toEqual(['log', 'show']);
   });
 
   it('an end from before this page was loaded is not told', () => {

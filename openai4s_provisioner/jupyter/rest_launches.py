@@ -31,14 +31,12 @@ class Launches(SessionsHandler):
     @web.authenticated
     @authorized
     async def post(self) -> None:
-        content = self.json_object("kernel_id", "profile", "kernel_name", "resources", "path")
+        content = self.json_object("kernel_id", "profile", "kernel_name", "resources")
         kernel_id = _kernel_id(text_of(content, "kernel_id", 36))
         kernel_name = text_of(content, "kernel_name", 256)
         profile = content.get("profile", "")
         if not isinstance(profile, str) or len(profile) > 64:
             raise invalid("profile is not the name of one. Send one of GET profiles.")
-        if "path" in content and content["path"] is not None:
-            text_of(content, "path", 4096)
         spec_profile = profile_of(self._kernelspec(kernel_name, 400).metadata)
         if spec_profile is None:
             raise invalid(f"The kernel {kernel_name!r} starts no session, so nothing can be chosen for it.")
@@ -68,7 +66,9 @@ class StartAgain(SessionsHandler):
     @web.authenticated
     @authorized
     async def post(self, workload_id: str) -> None:
-        self.json_object()
+        makes_session = self.json_object("make_session").get("make_session", True)
+        if not isinstance(makes_session, bool):
+            raise invalid("make_session is not true or false.")
         view = await self.ask(lambda desk: desk.view(workload_id, Kind.SESSION))
         workload, spec = view.seen.now.workload, view.seen.now.workload.spec
         assert isinstance(spec, SessionSpec)
@@ -84,7 +84,7 @@ class StartAgain(SessionsHandler):
         kernel_id = str(uuid.uuid4())
         try:
             self.door.control().choose(kernel_id, ChosenStart(workload.profile, spec.choice))
-            await self._start(kernel_id, spec.kernel_name, path)
+            await self._start(kernel_id, spec.kernel_name, path, makes_session)
         except ConfigError as error:
             raise told(error) from error
         self.answer({"kernel_id": kernel_id, "path": path}, 202)
@@ -106,11 +106,14 @@ class StartAgain(SessionsHandler):
             raise _no_notebook(f"{short[:256]} is not a notebook")
         return short
 
-    async def _start(self, kernel_id: str, kernel_name: str, path: str) -> None:
+    async def _start(self, kernel_id: str, kernel_name: str, path: str, makes_session: bool) -> None:
         sessions: Any = self.session_manager
         names = {"path": path, "name": PurePosixPath(path).name, "type": "notebook", "kernel_name": kernel_name}
         if not await sessions.session_exists(path=path):
-            await sessions.create_session(kernel_id=kernel_id, **names)
+            if makes_session:
+                await sessions.create_session(kernel_id=kernel_id, **names)
+            else:
+                await sessions.start_kernel_for_session(str(uuid.uuid4()), kernel_id=kernel_id, **names)
             return
         before = await sessions.get_session(path=path)
         if before["kernel"]["execution_state"] != "dead":

@@ -67,12 +67,13 @@ class SessionLog(SessionsHandler):
 
     def _after(self, follow: int, logs: int) -> Place | None:
         """Where a stream broke: as a query, or as browsers send it by themselves."""
-        text = self.get_query_argument("after", "")
-        if text and not follow:
+        text = self.get_query_argument("after", None)
+        if text is not None and not follow:
             raise invalid("after is only known with follow = 1: it is where a stream is gone on with.")
-        text = text or (self.request.headers.get("Last-Event-ID", "") if follow else "")
-        if not text:
-            return None
+        if text is None:
+            text = self.request.headers.get("Last-Event-ID", "") if follow else ""
+            if not text:
+                return None
         place = Place.parse(text)
         if place is None or len(place.positions) != logs:
             raise invalid(f"after = {text[:32]!r} is no id of a line of this log. Send the last id that came, or none.")
@@ -85,7 +86,6 @@ class SessionLog(SessionsHandler):
         self.answer(
             {
                 "lines": [each.text for each in found[-lines:]],
-                "path": reader.path,
                 "ranks": view.seen.now.allocation.nodes,
                 "end": end_of(view, self.shorten),
             }

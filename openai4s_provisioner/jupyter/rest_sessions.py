@@ -29,10 +29,10 @@ class SessionsList(SessionsHandler):
             if self.door.has_state:
                 found = await self.ask(PersonDesk.overview)
                 offline = _silence(found)
-                if any(not each.is_over for each in found.views):
+                if not self.door.is_driving and any(not each.is_over for each in found.views):
                     await self._look_after()
             else:
-                offline = self.door.trouble()
+                offline = await self.door.trouble()
         except Wrong as error:
             offline = error.message
         now = time.time()
@@ -111,7 +111,7 @@ class ExtendSession(OneWorkload):
     @authorized
     async def post(self, workload_id: str) -> None:
         seconds = whole_of(self.json_object("seconds"), "seconds", 1, _MOST_EXTENDED_S)
-        self.answer_view(await self.ask(lambda desk: desk.extend(workload_id, seconds)))
+        self.answer_view(await self.ask(lambda desk: desk.extend(workload_id, seconds, self.actor)))
 
 
 def _silence(found: Overview) -> str | None:

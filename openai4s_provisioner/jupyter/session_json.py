@@ -51,7 +51,7 @@ def session_json(view: View, now: float, shorten: Shorten) -> Json:
         "recoveries": recoveries,
     }
     content["state"] = _state(situation, readiness)
-    content["sentence"] = _sentence(view, content, readiness)
+    content["sentence"] = _sentence(view, content, situation.pause or readiness.sentence)
     return content
 
 
@@ -223,17 +223,19 @@ def _state(situation: Situation, readiness: Readiness) -> str:
     return "ready" if readiness.is_ready else "starting"
 
 
-def _sentence(view: View, content: Json, readiness: Readiness) -> str:
+def _sentence(view: View, content: Json, otherwise: str) -> str:
     """For the badge: what a kernel's own events say last, where this server holds it."""
     if view.changes and content["state"] != "ended":
         return next(iter(view.changes.values())).sentence
     if content["state"] in ("ended", "ending"):
         return _end_sentence(content)
-    return readiness.sentence
+    return otherwise
 
 
 def _end_sentence(content: Json) -> str:
     reason = content["reason"]
+    if reason is None and content.get("exit_code") is not None:
+        return f"The command ended with exit code {content['exit_code']}."
     if reason is None:
         return f"It is over ({content['phase']})."
     return " ".join(filter(None, (reason["sentence"], reason["detail"], reason["remedy"])))

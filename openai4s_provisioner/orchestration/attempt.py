@@ -17,7 +17,7 @@ from typing import Any
 from .admission import SandboxFor, verify_isolation
 from .batch_files import keep_output, read_exit
 from .bootstrap import CREDENTIAL_LIFE_S, Claims, CredentialIssuer, fresh_nonce
-from .errors import Refused
+from .errors import CouldNotAsk, Refused
 from .launches import launch_json
 from .models import (
     Allocation,
@@ -71,6 +71,7 @@ class AttemptPreparer:
         self._ways_in = ways_in
         self._server_grace_s = server_grace_s
         self._clock = clock
+        self._writing: set[str] = set()  # allocations whose files are being written
 
     def attempt_dir(self, allocation_id: str) -> Path:
         return self._attempts / allocation_id
@@ -86,10 +87,19 @@ class AttemptPreparer:
         route = {} if workload.kind is Kind.BATCH else self._route(profile, backend)
         if route and allocation.nodes > 1 and isinstance(backend, RankLauncher):
             route["step_prefix"] = list(backend.step_prefix(profile))
-        return await asyncio.to_thread(self._write, workload, allocation, profile, launch, route)
+        key = allocation.allocation_id
+        self._writing.add(key)
+        writing = asyncio.ensure_future(asyncio.to_thread(self._write, workload, allocation, profile, launch, route))
+        writing.add_done_callback(lambda _: self._writing.discard(key))
+        return await asyncio.shield(writing)  # a caller may stop waiting for it; the thread cannot be stopped
 
     async def clear(self, workload: Workload, allocation: Allocation) -> None:
-        """Take away everything that the attempt left in the file system; a failed one's logs are kept, bounded."""
+        """Take away everything that the attempt left in the file system; a failed one's logs are kept, bounded.
+
+        Raises CouldNotAsk while its files are still being written, by a preparation that took too long.
+        """
+        if allocation.allocation_id in self._writing:
+            raise CouldNotAsk("its files are still being written")
         await asyncio.to_thread(self._clear, workload, allocation)
 
     async def log_tail(self, allocation_id: str, rank: int = 0) -> str:

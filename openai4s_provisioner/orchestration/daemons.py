@@ -46,7 +46,11 @@ class Daemon:
         wall: Callable[[], float] = time.time,
     ) -> None:
         """`wall`: what beats are stamped with. Unlike `clock` it goes on while this machine sleeps: to the others, a
-        process that woke up late must look alive, and to itself it must look as if it was away."""
+        process that woke up late must look alive, and to itself it must look as if it was away.
+
+        `has_work`: set while this process drives something, as the control loop last saw it. What there is to look
+        after beside that loop waits for it, so that nothing reads the state while there is no session.
+        """
         self._wall = wall
         self._beaten_at = 0.0
         self.daemon_id = uuid.uuid4().hex
@@ -56,6 +60,7 @@ class Daemon:
         self._folder = store.state_dir / "daemons"
         self._lock: int | None = None
         self._once = asyncio.Lock()
+        self.has_work = asyncio.Event()
 
     @property
     def report_path(self) -> Path:

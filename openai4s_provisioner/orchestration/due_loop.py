@@ -10,6 +10,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from .cancelling import ended
+
 _log = logging.getLogger(__name__)
 _SHORTEST_PAUSE_S = 0.02
 
@@ -34,8 +36,7 @@ class DueLoop:
         """Idempotent; a turn under way is given up."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await ended([task])
 
     def poke(self) -> None:
         """Take a turn now. On the loop's thread."""

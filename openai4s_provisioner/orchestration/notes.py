@@ -42,13 +42,20 @@ class NoteEnd:
 
 
 @dataclass(frozen=True)
+class NotePause:
+    """The site has paused it; False: it goes on."""
+
+    is_paused: bool
+
+
+@dataclass(frozen=True)
 class NoteWay:
     """Why this rank does not come, as far as its worker could write it down."""
 
     rank: int
 
 
-Note = NoteGone | NoteWaiting | NoteEnd | NoteWay
+Note = NoteGone | NoteWaiting | NoteEnd | NotePause | NoteWay
 
 
 def talks(workers: Sequence[WorkerRow]) -> bool:
@@ -81,23 +88,28 @@ def notes_of(allocation: Allocation, seen: Observation, workers: Sequence[Worker
     if waits and _says_more(allocation, seen, now):
         notes.append(NoteWaiting(seen.waiting, seen.backend_detail, seen.estimated_start, seen.position))
     runs = allocation.phase in (Phase.GRANTED, Phase.ACTIVE)
+    is_paused = seen.state is Observed.PAUSED
+    if runs and is_paused is not (allocation.paused_since is not None):
+        notes.append(NotePause(is_paused))
     if runs and seen.ends_at is not None and has_moved(allocation.ends_at, seen.ends_at):
         notes.append(NoteEnd(seen.ends_at, allocation.extensions))
-    if _is_late(allocation, workers, now):
-        notes.append(NoteWay(missing_rank(allocation, workers)))
     return tuple(notes)
+
+
+def way_of(allocation: Allocation, workers: Sequence[WorkerRow], now: float) -> tuple[NoteWay, ...]:
+    """To look why a worker does not come, once it is late. Only where one is waited for."""
+    is_missing = allocation.phase is Phase.GRANTED and len(workers) < allocation.nodes
+    if not is_missing or allocation.granted_at is None or allocation.paused_since is not None:
+        return ()
+    if now - max(allocation.granted_at, allocation.resumed_at or 0.0) < _LATE_S:
+        return ()
+    return (NoteWay(missing_rank(allocation, workers)),)
 
 
 def missing_rank(allocation: Allocation, workers: Sequence[WorkerRow]) -> int:
     """The first rank that has not connected: whose log may say why."""
     registered = {worker.rank for worker in workers}
     return next((rank for rank in range(allocation.nodes) if rank not in registered), 0)
-
-
-def _is_late(allocation: Allocation, workers: Sequence[WorkerRow], now: float) -> bool:
-    since = allocation.granted_at
-    is_missing = allocation.phase is Phase.GRANTED and len(workers) < allocation.nodes
-    return is_missing and since is not None and now - since >= _LATE_S
 
 
 def _says_more(allocation: Allocation, seen: Observation, now: float) -> bool:

@@ -60,6 +60,8 @@ def pause_s(now: Situation, at: float, policy: Policy) -> float:
     if allocation.phase is Phase.PENDING:
         starts_in = None if allocation.estimated_start is None else allocation.estimated_start - at
         return waiting_pause_s(max(0.0, at - allocation.created_at), starts_in, quick, slow)
+    if allocation.paused_since is not None:  # its workers tell when it goes on
+        return slow
     if workload.kind is Kind.BATCH and allocation.granted_at is not None:  # its end is all that is awaited
         return waiting_pause_s(max(0.0, at - allocation.granted_at), None, quick, slow)
     return quick

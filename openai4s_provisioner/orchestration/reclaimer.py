@@ -82,7 +82,7 @@ class Reclaimer:
 
     async def turn(self) -> float | None:
         """Look at every session once. When the next clock runs out, if one is known; changes nothing otherwise."""
-        if not self._store.exists or not self._daemon.is_registered:
+        if not self._daemon.has_work.is_set():
             return None
         now = self._clock()
         times = []

@@ -144,6 +144,10 @@ class Reconciler:
         began = self._clock_s()
         await self._ownership.renew()
         situations = await self._store.run(Store.situations, self._daemon.daemon_id, only)
+        if situations:
+            self._daemon.has_work.set()
+        elif only is None:
+            self._daemon.has_work.clear()
         by_backend: dict[str, list[Situation]] = {}
         work = []
         for each in situations:
@@ -348,6 +352,8 @@ class Reconciler:
 
     async def _end_duplicates(self, situations: Sequence[Situation]) -> None:
         """An attempt that was sent more than once may have landed more than once, late: looked at ever less often."""
+        known = {each.allocation.allocation_id for each in situations}
+        self._duplicates_asked = {key: at for key, at in self._duplicates_asked.items() if key in known}
         for each in situations:
             allocation = each.allocation
             asked = self._duplicates_asked.get(allocation.allocation_id, 0.0)

@@ -47,7 +47,7 @@ class WalltimeWatch:
 
     async def turn(self) -> float | None:
         """Look at every session once. When the next warning is due, if one is."""
-        if not self._store.exists or not self._daemon.is_registered:
+        if not self._daemon.has_work.is_set():
             return None
         found = await self._store.run(schedule.running, self._daemon.daemon_id)
         times = [await self._looked_at(workload_id, profile) for workload_id, profile in found.items()]

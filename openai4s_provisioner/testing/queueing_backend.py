@@ -136,7 +136,7 @@ class BackendWithAQueue:
             position = list(self._waiting).index(token) + 1
             return Observation(
                 Observed.PENDING,
-                waiting="queued: waiting for resources",
+                waiting="waiting for resources",
                 estimated_start=time.time() + position * self._turn_s,
                 position=position,
             )

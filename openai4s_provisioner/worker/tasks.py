@@ -182,10 +182,10 @@ class _Task:
         elif kind == "kernel_started":
             self._emit({"type": "task_started", "task_id": self._task_id})
         elif kind == "kernel_exited":
-            self._ended(event)
+            self._tell_end(event)
             self._over(self._task_id)
 
-    def _ended(self, event: Event) -> None:
+    def _tell_end(self, event: Event) -> None:
         """Told with the cause: what was found out before, or else what the launcher of several copies said."""
         said = str(event.get("launcher", ""))
         if said and not self._problem and not self._is_cancelled and event["exit_code"] != 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import pytest
 from playwright.sync_api import APIResponse, Route, expect
 
 from checks.parts.leftovers import processes_of
-from checks.parts.suite import FULL_LENGTH
 from openai4s_provisioner.orchestration.reasons import Reason
 
 from .notebook import SECOND, Notebook
@@ -34,10 +32,6 @@ def leader(page: Notebook) -> psutil.Process:
     return found
 
 
-def memory_ran_out(page: Notebook) -> None:
-    page.lab.end_what_runs("OUT_OF_MEMORY")
-
-
 def somebody_ended_it(page: Notebook) -> None:
     leader(page).send_signal(signal.SIGTERM)
 
@@ -47,7 +41,6 @@ def time_ran_out(page: Notebook) -> None:
 
 
 ENDS = [
-    pytest.param(memory_ran_out, "default", "used more memory than its profile allows", id="out of memory"),
     pytest.param(somebody_ended_it, "default", "stopped from outside", id="ended from outside"),
     pytest.param(time_ran_out, "short", "reached its time limit", id="time limit"),
 ]
@@ -68,11 +61,11 @@ def test_a_session_that_ends_for_good_says_why(
     picture(open_lab.page, f"ended-{end.__name__.replace('_', '-')}")
 
 
-@pytest.mark.parametrize("reason", ["PREEMPTED", "NODE_FAILED"] if os.environ.get(FULL_LENGTH) else ["NODE_FAILED"])
 def test_a_session_whose_place_is_lost_comes_back_and_says_that_its_memory_is_gone(
-    open_lab: Notebook, reason: str, picture: Callable[..., None]
+    open_lab: Notebook, picture: Callable[..., None]
 ) -> None:
-    ready(open_lab, f"{reason.lower()}.ipynb")
+    reason = "NODE_FAILED"  # which one machine alone does not have; by real causes in backends' own tests
+    ready(open_lab, "lost.ipynb")
     open_lab.run("x = 41")
     open_lab.lab.end_what_runs(reason)
     open_lab.close_dialog("Kernel Restarting")
@@ -86,13 +79,20 @@ def test_a_session_whose_place_is_lost_comes_back_and_says_that_its_memory_is_go
     picture(open_lab.page, "memory-lost")
 
 
-def test_a_kernel_that_exits_says_that_its_memory_is_gone(open_lab: Notebook) -> None:
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        pytest.param("exit()", "exit code 0", id="exit"),
+        pytest.param("import os; os._exit(3)", "exit code 3", id="an exit without goodbye"),
+    ],
+)
+def test_a_kernel_that_exits_says_that_its_memory_is_gone(open_lab: Notebook, code: str, words: str) -> None:
     ready(open_lab, "exit.ipynb")
-    open_lab.run("import os; os._exit(3)")
+    open_lab.run(code)
     open_lab.close_dialog("Kernel Restarting")
     told = open_lab.toast("started afresh")
     expect(told).to_be_visible(timeout=60 * SECOND)
-    expect(told).to_contain_text("exit code 3")
+    expect(told).to_contain_text(words)
     open_lab.expect_ready()
 
 
@@ -204,4 +204,9 @@ def test_start_again_leads_to_the_new_kernel_though_older_answers_arrive_later(
     open_lab.expect_ready()
     open_lab.run("20+3")
     expect(open_lab.outputs.last).to_have_text("23", timeout=60 * SECOND)
-    assert len(open_lab.lab.alive()) == 1, "one session, and the notebook's"
+    assert len(open_lab.lab.alive()) == 1
+    assert len(open_lab.lab.ask("GET", "api/sessions")) == 1, "the notebook has one session, for Jupyter too"
+    panel = open_lab.show_panel()
+    expect(panel.locator('.openai4s-Card[data-state="ready"]')).to_have_count(1)
+    ended = panel.locator(".openai4s-Card").filter(has_text="stopped from outside").first
+    expect(ended.locator('[data-action="start-again"]')).to_have_count(0)

@@ -133,6 +133,21 @@ def test_a_start_that_is_refused_says_so_in_the_badge_and_in_the_panel(open_lab:
     expect(open_lab.show_panel().locator('.openai4s-Card[data-state="failed"]')).to_have_count(1, timeout=20 * SECOND)
 
 
+def test_a_session_is_stopped_from_the_running_panel(open_lab: Notebook, wait_until: Callable[..., Any]) -> None:
+    open_lab.lab.write_notebook("running.ipynb", "default")
+    open_lab.load("running.ipynb")
+    open_lab.expect_ready()
+    page = open_lab.page
+    page.get_by_role("tab", name="Running Terminals and Kernels").click()
+    section = page.get_by_role("region", name="Cluster sessions Section")
+    item = section.get_by_role("treeitem", name="running.ipynb Ready")
+    expect(item).to_be_visible()
+    item.hover()
+    item.locator(".jp-RunningSessions-itemShutdown").click()
+    wait_until(lambda: not open_lab.lab.alive(), "the session has ended", 40)
+    expect(item).to_have_count(0, timeout=20 * SECOND)
+
+
 def test_answers_that_are_no_answers_leave_a_sentence_and_no_blank_panel(open_lab: Notebook) -> None:
     answers: list[Callable[[Route], None]] = [
         lambda route: route.fulfill(status=502, content_type="text/html", body="<h1>Bad gateway</h1>"),

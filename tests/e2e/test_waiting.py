@@ -41,7 +41,7 @@ def queued(open_lab: Notebook, occupied: Occupied, path: str) -> Notebook:
     return open_lab
 
 
-def test_a_queue_is_named_with_its_reason_and_estimate(queued: Notebook, picture: Callable[..., None]) -> None:
+def test_a_queue_is_named_with_its_reason_and_estimate(queued: Notebook) -> None:
     expect(queued.badge).to_contain_text("queued: waiting for resources, estimated")
     expect(queued.status_item).to_contain_text("queued: waiting for resources, estimated")
     panel = queued.show_panel()
@@ -49,7 +49,6 @@ def test_a_queue_is_named_with_its_reason_and_estimate(queued: Notebook, picture
     expect(card.locator('[data-progress="missing"]')).to_have_attribute("data-condition", "allocation_granted")
     expect(card).to_contain_text("Place in the queue: 1.")
     expect(queued.toast("waits-")).to_have_count(1)
-    picture(queued.page, "waiting-allocation")
 
 
 def by_the_toast(page: Notebook) -> None:
@@ -111,17 +110,13 @@ def test_a_cell_that_was_run_in_the_queue_runs_after_a_reload_too(
     assert [each["epoch"] for each in sessions_of(queued, path)] == [1], "one allocation was made"
 
 
-def test_a_worker_that_does_not_connect_is_named(
-    open_lab: Notebook, freeze: Callable[[str], Freezer], picture: Callable[..., None]
-) -> None:
+def test_a_worker_that_hangs_before_it_connects_is_named(open_lab: Notebook, freeze: Callable[[str], Freezer]) -> None:
     frozen = freeze(r"^\S*python\S* -I \S+\.pyz worker ")
     open_lab.lab.write_notebook("worker.ipynb", "default")
     open_lab.load("worker.ipynb")
     open_lab.expect_missing("worker_registered")
     expect(open_lab.badge).to_contain_text("1 of 4 conditions: waiting for the worker, 0 of 1 connected")
     assert frozen.has_frozen
-    open_lab.show_panel()
-    picture(open_lab.page, "waiting-worker")
     open_lab.press(open_lab.toast("worker.ipynb"), "Cancel")
     open_lab.expect_ended("stopped at its owner's request")
 

@@ -62,6 +62,31 @@ def test_the_four_conditions_come_true_one_after_the_other(tmp_path: Path, clock
     in_lab(tmp_path, scenario, backend, clock=clock, nodes=2)
 
 
+def test_a_worker_that_does_not_come_is_waited_for_with_what_it_wrote_down(tmp_path: Path, clock: ManualClock) -> None:
+    backend = ObedientBackend(clock)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.open()
+        await lab.turns(2)
+        await lab.dial(opened, 0)
+        clock.forward(5)
+        await lab.turns()
+        waits = "1 of 4 conditions: waiting for the worker, 1 of 2 connected"
+        assert (await lab.sessions.readiness(opened.workload_id)).sentence == waits
+        failed = [{"address": "tls:login:9000", "cause": "Connection refused"}]
+        (lab.preparer.attempt_dir(opened.allocation_id) / "way-1.json").write_text(json.dumps({"failed": failed}))
+        await lab.turns()
+        told = f"{waits} (worker 1 cannot reach this server at login:9000: Connection refused)"
+        assert (await lab.sessions.readiness(opened.workload_id)).sentence == told
+        await lab.dial(opened, 1)
+        ready = await lab.sessions.readiness(opened.workload_id)
+        assert ready.sentence == "2 of 4 conditions: waiting for the workspace, 0 of 2 ready", (
+            "what is over is not told"
+        )
+
+    in_lab(tmp_path, scenario, backend, clock=clock, nodes=2)
+
+
 def test_a_kernel_that_answers_without_proof_of_isolation_is_not_ready(
     tmp_path: Path, clock: ManualClock, backend: ObedientBackend
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from openai4s_provisioner.orchestration.models import Phase
 from openai4s_provisioner.orchestration.ports import IsolationVerdict, Observed
 from openai4s_provisioner.orchestration.reasons import Reason
 from openai4s_provisioner.orchestration.steady_clock import SteadyClock
+from openai4s_provisioner.orchestration.store import Store
 from openai4s_provisioner.testing.control_lab import OWNER, ControlLab
 from openai4s_provisioner.testing.faulty_backends import (
     BackendThatCannotBeAsked,
@@ -339,3 +341,33 @@ def test_a_suspicion_from_the_future_is_begun_anew(runs_quickly: Runs, clock: Ma
         assert (await lab.situation(opened)).workload.phase is Phase.LOST
 
     runs_quickly(scenario, backend)
+
+
+def test_a_preparation_that_took_too_long_leaves_no_file_behind_when_it_ends_after_all(
+    runs_quickly: Runs, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network folder that hangs for minutes: what it writes then holds a credential."""
+    monkeypatch.setattr("openai4s_provisioner.orchestration.executor._ISOLATION_AND_FILES_DEADLINE_S", 0.2)
+    backend, answers = ObedientBackend(clock), threading.Event()
+
+    async def scenario(lab: ControlLab) -> None:
+        def hangs() -> Path:
+            answers.wait(20.0)
+            return lab.bundle
+
+        lab.preparer._bundle_path = hangs
+        opened = await lab.open("k1")
+        await lab.turns(3)
+        assert (await lab.situation(opened)).workload.reason is Reason.BOOTSTRAP_FAILED
+        answers.set()
+        written = lab.preparer.attempt_dir(opened.allocation_id) / "rank-0.json"
+        while not written.exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await lab.turns_until(lambda: not written.parent.exists())
+        assert await lab.store.run(Store.debris, lab.daemon.daemon_id) == []
+        assert backend.submits == 0
+
+    try:
+        runs_quickly(scenario, backend)
+    finally:
+        answers.set()

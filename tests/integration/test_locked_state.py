@@ -96,4 +96,5 @@ async def test_a_start_that_failed_while_the_state_is_locked_gives_its_allocatio
     ended = await asyncio.wrap_future(running.sessions._store.submit(Store.workload, live.workload_id))
     assert ended is not None
     assert ended.reason_detail == "it says nothing"
+    await lab.until(lambda: not running.kernels._live and not running.sessions._places, "nothing of it is remembered")
     no_process_left()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from openai4s_provisioner.orchestration.models import ExternalHandle, Phase
+from openai4s_provisioner.orchestration.ports import Observed
 from openai4s_provisioner.orchestration.reasons import Reason
 from openai4s_provisioner.orchestration.store import Store
 from openai4s_provisioner.testing.control_lab import OWNER, ControlLab
@@ -164,6 +165,10 @@ def test_a_submission_that_landed_twice_is_cancelled_but_for_one(
         assert [each.handle for each in backend.running] == [now.allocation.handle]
         events = [each for each in await lab.store.run(Store.events, opened.workload_id) if each.reason]
         assert [(each.kind, each.reason) for each in events] == [("stray_cancelled", Reason.DUPLICATE_SUBMISSION)]
+        await lab.sessions.request_stop(opened.workload_id, Reason.USER_CANCELLED, OWNER)
+        await lab.report(opened, {"type": "ended", "exit_code": 0, "reason": "USER_CANCELLED"})
+        backend.say(Observed.COMPLETED)
+        await lab.turns_until(lambda: not lab.executor._strays and not lab.reconciler._duplicates_asked, most=500)
 
     runs_quickly(scenario, backend)
 

@@ -134,8 +134,18 @@ def test_a_task_whose_caller_was_killed_goes_on_is_listed_and_can_be_stopped(ses
     (line,) = [line for line in listed.stdout.splitlines() if "\tTASK\t" in line]
     assert "sleep 4712" in line
     assert "RUNNING" in line
-    subprocess.run([*CLI, "stop", line.split("\t")[0]], cwd=session.work, check=True)
+
+    def stop(name: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*CLI, "stop", name], cwd=session.work, text=True, capture_output=True)
+
+    task_id = line.split("\t")[0]
+    unclear = stop(task_id[:2])
+    assert (unclear.returncode, "first 4 characters" in unclear.stderr) == (1, True)
+    assert running("sleep 4712"), "two letters stop nothing"
+    stopped = stop(task_id)
+    assert (stopped.returncode, stopped.stdout.split("\t")[:3]) == (0, [task_id, "TASK", "ENDED"])
     wait_until(lambda: not running("sleep 4712"), "the task is gone", 30)
+    assert stop(task_id).stdout == stopped.stdout, "one that is over is told as that"
 
 
 def test_a_kernel_s_restart_leaves_tasks_alone(session: Session, wait_until: Any) -> None:

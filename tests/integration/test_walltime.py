@@ -259,7 +259,7 @@ def test_a_site_that_fixes_time_limits_says_so_in_one_sentence(
             await desk_of(lab).extend(opened.workload_id, 3600, OWNER)
         assert refused.value.reason is Reason.POLICY_REJECTED
         backend.extensible, backend.broken = True, True
-        with pytest.raises(Refused, match="is not known: nobody answers") as refused:
+        with pytest.raises(Refused, match="is not known: no answer came in time") as refused:
             await desk_of(lab).extend(opened.workload_id, 3600, OWNER)
         assert refused.value.reason is Reason.BACKEND_UNAVAILABLE
 

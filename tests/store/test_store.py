@@ -324,6 +324,8 @@ def test_adoption_is_a_compare_and_set_on_the_beat_that_was_judged(store: Store)
     (judged,) = drivers.other_drivers(store, "e")
     assert drivers.adopt(store, judged, "e", 120.0) == ["w0"]
     assert drivers.adopt(store, judged, "f", 120.0) == []
+    assert store.driver_of("w0") == "e"
+    assert now_of(store).allocation.submit_unknown_since == 120.0  # its call may still be on its way
 
 
 def test_a_session_is_adopted_and_wished_stopped_in_one_commit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,8 +348,6 @@ def test_a_session_is_adopted_and_wished_stopped_in_one_commit(store: Store, mon
     for each in ("w0", "w1"):
         workload = now_of(store, each).workload
         assert (workload.desired, workload.reason) == (Desired.STOPPED, Reason.SERVER_GONE)
-    assert store.driver_of("w0") == "e"
-    assert now_of(store).allocation.submit_unknown_since == 120.0  # its call may still be on its way
 
 
 def test_what_a_dead_process_left_behind_is_adopted_too(store: Store) -> None:

@@ -97,3 +97,21 @@ async def test_what_is_overdue_is_not_asked_after_without_a_pause() -> None:
     await taken(turns, 3)
     await loop.stop()
     assert turns[2] - turns[0] >= 0.035
+
+
+@pytest.mark.parametrize("steps", range(4))
+async def test_it_stops_though_it_is_poked_at_that_moment(steps: int) -> None:
+    turns: list[float] = []
+
+    async def turn() -> float | None:
+        turns.append(0.0)
+        return None
+
+    loop = loop_of(turn)
+    loop.start()
+    await taken(turns, 1)
+    loop.poke()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await loop.stop()

@@ -32,6 +32,7 @@ SLURM = "slurmctld slurmd slurm-client munge slurmdbd mariadb-server slurm-wlm s
 TESTS = (
     *("test_contract", "test_session", *FAULTS, "test_lab", "test_wrappers"),
     *("test_gpu_session", "test_gangs", "test_cgroups", "test_memory", "test_extending", "test_waiting"),
+    *("test_notebooks", "test_firewall", "test_isolation"),
 )
 INSIDE = Path("/src")
 # How this machine reaches package registries is copied into the tree; nothing of the machine is mounted there.

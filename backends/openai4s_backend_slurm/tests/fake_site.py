@@ -38,7 +38,7 @@ SBATCH = "print(enqueue())"
 SQUEUE = """
 rows = open(base + "/queue").read().splitlines() if os.path.exists(base + "/queue") else []
 name = option("name")
-print("JOBID|STATE|NAME|USER|SUBMIT_TIME|START_TIME|END_TIME|TIME_LIMIT|NODELIST|PARTITION|PRIORITY|REASON")
+print("JOBID|STATE|NAME|NODES|START_TIME|END_TIME|NODELIST|PARTITION|PRIORITY|REASON")
 print("\\n".join(row for row in rows if not name or row.split("|")[2] == name))
 """
 NO_ACCOUNTING = "sys.exit('Slurm accounting storage is disabled')"

@@ -179,6 +179,13 @@ class Person:
             found = state.execute("SELECT max(ends_at) FROM allocation WHERE ended_at IS NULL").fetchone()[0]
             return None if found is None else float(found)
 
+    async def silent_for_s(self) -> float:
+        """For how long a worker has had no connection; 0 while all have one."""
+        state_dir = OpenAI4S().frozen().state_dir
+        with contextlib.closing(sqlite3.connect(f"file:{state_dir}/{FILE_NAME}?mode=ro", uri=True)) as state:
+            found = state.execute("SELECT min(link_since) FROM worker WHERE link <> 'connected'").fetchone()[0]
+            return 0.0 if found is None else time.time() - float(found)
+
     async def alive(self) -> bool:
         return bool(await self._manager.is_alive())
 

@@ -64,6 +64,7 @@ WRONG_OPTIONS = [
     ("isolation_max_age_s = 1", "isolation_max_age_s"),
     ('mask = ["etc"]', "mask"),
     ("cluster = 3", "cluster"),
+    ("min_interval_s = 15", "min_interval_s"),  # with 20 s for a command, more than a question has
 ]
 
 

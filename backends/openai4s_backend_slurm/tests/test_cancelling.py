@@ -15,7 +15,7 @@ from openai4s_backend_slurm.lab import Cluster
 from .clocks import A_WHILE_S, ONE_POLL_S
 from .conftest import NewPerson
 from .people import Person, PersonError
-from .session_jobs import ACCOUNTING_LAGS_S, ONE_NODE, ended, jobs, only_job
+from .session_jobs import ACCOUNTING_LAGS_S, ANYWHERE, ONE_NODE, ended, jobs, only_job
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -64,6 +64,24 @@ def test_cancelled_while_it_runs(
     person.start()
     reason = cancels(either_cluster, who)
     ended(person, either_cluster, reason, wait_until, soon(either_cluster))
+
+
+def test_cancelled_while_its_kernel_starts(
+    some_cluster: Cluster, new_person: NewPerson, cancels: Cancels, wait_until: Any, ordinary_user: Any
+) -> None:
+    """The signal reaches worker and kernel at once; that the kernel died of it is not what happened."""
+    slow = ordinary_user.home / "slow"
+    slow.mkdir(exist_ok=True)
+    (slow / "sitecustomize.py").write_text("import signal\nsignal.pause()\n")
+    person = new_person(
+        some_cluster, f'{ANYWHERE}\nshare_read_only = ["{slow}"]\nprologue = "export PYTHONPATH={slow}"'
+    )
+    start = person.begin("start")
+    person.heard(lambda event: "3 of 4" in event["sentence"], "only the kernel's answer is missing")
+    reason = cancels(some_cluster, "administrator")
+    with pytest.raises(PersonError, match="stopped"):
+        person.answer(start)
+    ended(person, some_cluster, reason, wait_until, soon(some_cluster))
 
 
 @pytest.mark.parametrize("who", HANDS)

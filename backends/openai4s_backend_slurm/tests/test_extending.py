@@ -60,6 +60,7 @@ def test_where_only_operators_may_that_is_said_and_what_they_do_is_followed(
         assert status == 1
         assert "lets only its operators extend a running session" in refused
         assert refused.count("\n") == 1, "one sentence"
+        assert "scontrol" not in refused, "in words of ours"
         recorded(person, "extension_refused")
         before = ends_at(person)
         cluster.admin.command("scontrol", "update", f"JobId={running(cluster)}", "TimeLimit=30")

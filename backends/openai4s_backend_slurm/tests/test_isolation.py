@@ -60,7 +60,7 @@ def test_a_reachable_scheduler_is_found_out(backend_lab: BackendLab, monkeypatch
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"partition": "nope"}, "The job that checks it was refused. The profile names a partition"),
+        ({"partition": "nope"}, "The job that checks it was refused. The profile names machines"),
         ({"python": "/no/such/python"}, "/no/such/python: No such file or directory\nTell your administrator"),
         ({"prologue": "export PATH=/nonexistent"}, "bubblewrap"),
     ],

@@ -252,6 +252,16 @@ def test_too_many_machines_are_told_from_machines_that_are_down(
     assert ("out of service" in seen.waiting) is not is_given_up
 
 
+def test_what_nobody_asks_after_any_more_is_forgotten(bench: Any) -> None:
+    here = bench(sacct="")
+    here.see("CANCELLED")
+    here.see("PENDING", "BadConstraints")
+    assert (len(here.judge._ended_since), len(here.judge._never_since)) == (1, 1)
+    here.now += 2 * 86400.0
+    here.judge.judge({}, [], "")
+    assert (len(here.judge._ended_since), len(here.judge._never_since)) == (0, 0)
+
+
 MACHINES_OUT = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 MAY_CLEAR = ["ReqNodeNotAvail, UnavailableNodes:c1", "Priority", "JobHeldUser", "Dependency", MACHINES_OUT]
 MAY_CLEAR += ["PartitionNodeLimit", "AssociationTimeLimit", "QOSTimeLimit", "JobHoldMaxRequeue"]

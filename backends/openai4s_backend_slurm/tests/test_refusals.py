@@ -73,7 +73,7 @@ def refused(person: Person, cluster: Cluster, wait_until: Any) -> str:
         ),
         ('partition = "gpu"\ngpus = 9', r"No machine of this cluster can ever grant what the profile asks"),
         ('partition = "cpu"\nnodes = 9', r"asks for more machines than there are for it\. Choose a profile with fewer"),
-        ('partition = "nope"', r"was refused\. The profile names a partition that this cluster does not have"),
+        ('partition = "nope"', r"was refused\. The profile names machines that this cluster does not have"),
         ('partition = "cpu"\nconstraint = "quantum"', r"asks for a feature that no machine here has"),
         ('partition = "cpu"\ngres = "tpu:1"', r"asks for a kind of device that does not exist here"),
     ],
@@ -114,3 +114,28 @@ def test_an_option_that_a_wrapper_refuses_is_named_and_can_be_left_out(
         assert person.value("6 * 7") == "42"
         person.ask("shut_down")
         nothing_left(cluster, wait_until)
+
+
+def test_where_a_job_without_devices_would_wait_for_ever_the_proof_asks_for_them(
+    accounting_cluster: Cluster, ordinary_user: Any, wait_until: Any
+) -> None:
+    """The rule is a QoS's: the job is taken, and its reason to wait never clears."""
+    cluster, admin = accounting_cluster, accounting_cluster.admin
+    admin.command("sacctmgr", "-i", "add", "qos", "devices", "MinTRESPerJob=gres/gpu=1")
+    try:
+        admin.command("sacctmgr", "-i", "modify", "user", ordinary_user.name, "set", "qos+=devices")
+        wait_until(lambda: "devices" in rights_of(cluster, ordinary_user.name), "the controller to know of it", 30)
+        profile = 'partition = "gpu"\ngpus = 1\nqos = "devices"'
+        with Person(ordinary_user, cluster, profile, **SHORT) as person:
+            assert person.ask("prove", 120.0) == ""
+            assert len(jobs(cluster)) == 2, "one that could never start, and one as the profile asks"
+            nothing_left(cluster, wait_until)
+            assert (person.root / "home/.local/state/openai4s/slurm/refuse-small-proofs").exists()
+    finally:
+        admin.command("sacctmgr", "-i", "modify", "user", ordinary_user.name, "set", "qos-=devices")
+        admin.command("sacctmgr", "-i", "delete", "qos", "devices")
+
+
+def rights_of(cluster: Cluster, user: str) -> str:
+    found: str = cluster.run(["scontrol", "-o", "show", "assoc_mgr", f"users={user}", "flags=qos"]).stdout
+    return found

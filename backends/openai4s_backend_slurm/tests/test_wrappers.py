@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from openai4s_backend_slurm.broker import Answer, Broker, NotStarted
 from openai4s_provisioner.orchestration.errors import CouldNotAsk
 from openai4s_provisioner.orchestration.models import ExternalHandle, ResourceProfile
 from openai4s_provisioner.orchestration.ports import (
@@ -142,8 +143,8 @@ def test_what_is_not_a_definite_no_stays_open(site: Site, complaint: str) -> Non
 @pytest.mark.parametrize(
     ("complaint", "reason", "words"),
     [
-        ("Invalid partition name specified", Reason.INVALID_SPEC, "names a partition that this cluster does not have"),
-        ("Invalid qos specification", Reason.INVALID_SPEC, "a QoS that you may not use"),
+        ("Invalid partition name specified", Reason.INVALID_SPEC, "names machines that this cluster does not have"),
+        ("Invalid qos specification", Reason.INVALID_SPEC, "terms of service that you may not use"),
         ("Invalid account or account/partition combination specified", Reason.AUTHORIZATION_DENIED, "account"),
         ("Requested node configuration is not available", Reason.UNSCHEDULABLE, "No machine of this cluster"),
         ("More processors requested than permitted", Reason.UNSCHEDULABLE, "No machine of this cluster"),
@@ -164,7 +165,7 @@ def test_a_definite_no_has_its_reason_and_what_was_said(site: Site, complaint: s
     assert isinstance(answer, Rejected)
     assert answer.reason is reason
     assert words in answer.sentence
-    assert complaint in answer.sentence
+    assert complaint in answer.backend_detail
 
 
 def test_a_no_counts_only_when_the_queue_says_so_too(site: Site) -> None:
@@ -185,6 +186,20 @@ def test_a_command_that_is_not_there_is_a_refusal(site: Site) -> None:
     answer = submit(here)
     assert isinstance(answer, Rejected)
     assert answer.reason is Reason.BACKEND_UNAVAILABLE
+
+
+def test_a_machine_that_can_start_no_command_now_has_sent_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Broker.run
+
+    def run(self: Broker, argv: Sequence[str], keep_fds: Sequence[int] = ()) -> Answer:
+        if argv[0] == "sbatch":
+            raise NotStarted("sbatch cannot be run: Cannot allocate memory")
+        return ask(self, argv, keep_fds)
+
+    monkeypatch.setattr(Broker, "run", run)
+    answer = submit(site())
+    assert isinstance(answer, Unknown)
+    assert not answer.was_sent
 
 
 def test_a_hung_submission_is_ended_at_its_deadline_and_left_open(site: Site) -> None:

@@ -8,7 +8,7 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 
 import { ISession, ISnapshot } from './seam';
-import { badgeText, clock, duration, secondsUntil, title } from './words';
+import { badgeText, clock, duration, hasNotebook, secondsUntil, title } from './words';
 
 export type ActionName = 'stop' | 'keep' | 'extend' | 'start-again' | 'log' | 'show';
 
@@ -199,7 +199,8 @@ export class NoticeBoard {
     const log: IAction = { name: 'log', label: trans.__('Log'), caption: trans.__("Show the session's log") };
     const kind = session.phase === 'FAILED' || session.phase === 'LOST' ? 'error' : 'warning';
     const key = `ended:${session.workload_id}`;
-    return [{ key, kind, text, session, actions: [again, log, this._show()], isPassing: false }];
+    const actions = [...(hasNotebook(session) ? [again] : []), log, this._show()];
+    return [{ key, kind, text, session, actions, isPassing: false }];
   }
 
   /** An end that is computed anew is the same one; a later one is announced again, though the first was closed. */

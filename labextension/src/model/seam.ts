@@ -148,7 +148,6 @@ export interface ILaunch {
   profile: string;
   kernel_name: string;
   resources: IAmounts;
-  path: string;
 }
 
 /** One event of a log that is followed: a line with the id to go on from, or why there will be no more. */

@@ -10,6 +10,11 @@ const MINUTE = 60;
 const HOUR = 3600;
 const DAY = 86_400;
 
+/** Whether there is something to start it again for. A console has a path too, of no file: it is over with its kernel. */
+export function hasNotebook(session: ISession): boolean {
+  return session.kernels.some(kernel => kernel.path?.endsWith('.ipynb'));
+}
+
 /** "2 days 3 h", "1 h 20 min", "5 min", "40 s". */
 export function duration(seconds: number, trans: TranslationBundle): string {
   const whole = Math.max(0, Math.round(seconds));
@@ -122,7 +127,7 @@ export function badgeText(session: ISession, now: Date, trans: TranslationBundle
 /** Why it waits in a queue, and until when; empty when no more is known than that it waits. */
 function queueText(waiting: IWaiting | null, now: Date, trans: TranslationBundle): string {
   if (waiting?.estimated_start) {
-    return trans.__('%1, estimated %2', waiting.sentence, clock(waiting.estimated_start, now));
+    return trans.__('queued: %1, estimated %2', waiting.sentence, clock(waiting.estimated_start, now));
   }
-  return waiting?.position ? trans.__('%1, place %2', waiting.sentence, waiting.position) : '';
+  return waiting?.position ? trans.__('queued: %1, place %2', waiting.sentence, waiting.position) : '';
 }

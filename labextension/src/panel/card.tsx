@@ -13,6 +13,7 @@ import {
   clock,
   duration,
   hasFailed,
+  hasNotebook,
   memory,
   memoryShare,
   resources,
@@ -25,6 +26,8 @@ export interface ICardProps {
   workload: ISession | IBatch;
   now: Date;
   isSelected: boolean;
+  /** Its notebook has a later one that is alive. */
+  isReplaced: boolean;
   trans: TranslationBundle;
   act: (name: ActionName, workload: ISession | IBatch) => void;
 }
@@ -219,7 +222,7 @@ function Meter({ name, value, share }: { name: string; value: string; share: num
   );
 }
 
-function Buttons({ workload, trans, act }: ICardProps): React.JSX.Element {
+function Buttons({ workload, isReplaced, trans, act }: ICardProps): React.JSX.Element {
   const isAlive = workload.state !== 'ended' && workload.state !== 'ending';
   const isSession = workload.kind === 'SESSION';
   const canBeKept = isSession && workload.kernels.some(kernel => kernel.lease?.can_be_kept);
@@ -230,7 +233,7 @@ function Buttons({ workload, trans, act }: ICardProps): React.JSX.Element {
     [
       'start-again',
       start ? trans.__('Try again') : trans.__('Start again'),
-      isSession && workload.state === 'ended' && start?.path !== null
+      isSession && workload.state === 'ended' && !isReplaced && (start ? start.path !== null : hasNotebook(workload))
     ],
     ['log', trans.__('Log'), !start],
     ['stop', workload.state === 'starting' ? trans.__('Cancel') : trans.__('Stop'), isAlive]

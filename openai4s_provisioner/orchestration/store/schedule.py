@@ -55,6 +55,13 @@ def note_queued(store: Store, allocation_id: str, queued: Queued, now: float) ->
     )
 
 
+def note_pause(store: Store, allocation: Allocation, is_paused: bool, now: float) -> None:
+    """The site has paused it, or lets it go on: who is silent in between is not late."""
+    with store.db.transaction():
+        store.db.write("set_paused" if is_paused else "set_resumed", allocation_id=allocation.allocation_id, now=now)
+        store.note(allocation.workload_id, "paused" if is_paused else "resumed", "the site", None, "", now)
+
+
 def note_way(store: Store, allocation_id: str, waiting: str) -> None:
     """Why a worker of an allocation that runs does not come; "" takes it back."""
     store.db.write("set_way", allocation_id=allocation_id, waiting=waiting[:_MAX_WORDS])

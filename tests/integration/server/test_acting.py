@@ -51,7 +51,7 @@ async def test_chosen_resources_reach_the_queue_and_are_used_again(
         profile, _ = (await shown(server, "profiles"))["profiles"]
         assert profile["limits"] == {"cpus": 2, "memory_mb": 8000, "gpus": 1, "walltime_s": 3600, "nodes": 1}
         kernel_id = str(uuid.uuid4())
-        chosen = {"kernel_id": kernel_id, "profile": "waits", "kernel_name": queue.kernel, "path": "a.ipynb"}
+        chosen = {"kernel_id": kernel_id, "profile": "waits", "kernel_name": queue.kernel}
         too_much = await act(server, "launches", chosen | {"resources": {"memory_mb": 8001}}, 400)
         assert "memory_mb = 8001 is more than profile 'waits' allows: ask for at most 8000 MB" in too_much["message"]
         await act(server, "launches", chosen | {"resources": {"memory_mb": 8000, "walltime_s": 600}}, 201)
@@ -156,6 +156,7 @@ async def test_keep_extend_tasks_and_logs(queue: Queue, start_server: StartServe
 
         log = await shown(server, f"{here}/log?lines=3")
         assert 1 <= len(log["lines"]) <= 3
+        assert log.keys() == {"lines", "ranks", "end"}, "and not where it lies: beside the credentials"
         following = asyncio.ensure_future(followed(server, f"{here}/log?follow=1"))
         assert (await server.ask("DELETE", f"api/sessions/{opened['id']}")).code == 204
         *_, last, _ = (await asyncio.wait_for(following, 40)).split("\n\n")
@@ -210,7 +211,11 @@ async def test_a_session_is_stopped_by_name_while_it_runs_and_its_kernel_is_show
             return (await server.ask("GET", f"api/kernels/{opened['kernel']['id']}")).code == 404
 
         await until(is_gone, "Jupyter's restarter gives the kernel up")
-        again = await act(server, f"sessions/{workload_id}/start-again", expected=202)
+        wrong = await act(server, f"sessions/{workload_id}/start-again", {"make_session": "no"}, 400)
+        assert "make_session" in wrong["message"]
+        again = await act(server, f"sessions/{workload_id}/start-again", {"make_session": False}, 202)
+        assert json.loads((await server.ask("GET", "api/sessions")).body) == [], "a page makes its own"
+        assert (await server.ask("GET", f"api/kernels/{again['kernel_id']}")).code == 200
 
         async def is_ready() -> bool:
             return bool((await newest(server))["kernels"][0]["kernel_id"] == again["kernel_id"])

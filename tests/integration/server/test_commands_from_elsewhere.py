@@ -36,4 +36,12 @@ async def test_a_command_is_carried_on_by_the_server_that_shows_it(
         assert not await is_over()
         (work / "go-on").touch()
         await until(is_over, "its end is seen, though its terminal is closed")
+
+        later = await asyncio.to_thread(submit, work, "sleep 600")
+        assert (await server.ask("POST", f"openai4s/batches/{later}/stop")).code == 202
+
+        async def is_stopped() -> bool:
+            return bool((await shown(server, f"batches/{later}"))["state"] == "ended")
+
+        await until(is_stopped, "a wish is carried out at once, by a server that drives already", 30)
         assert server.stop() == 0

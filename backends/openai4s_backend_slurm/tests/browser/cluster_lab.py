@@ -64,7 +64,9 @@ class ClusterLab(Lab):
 
     def step_daemons(self) -> list[psutil.Process]:
         """Those of the cluster's own processes that look after one step of a job each."""
-        return [each for each in leftovers.processes(self.cluster.layout) if each.name() == "slurmstepd"]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [each for each in leftovers.processes(self.cluster.layout) if each.name() == "slurmstepd"]
+        return self.step_daemons()  # one ended while it was looked at
 
     def every_job(self) -> set[str]:
         """The numbers of all that were ever submitted."""

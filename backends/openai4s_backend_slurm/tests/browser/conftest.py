@@ -24,21 +24,23 @@ from .cluster_lab import ClusterLab
 __all__ = ["browser_context_args", "browser_type_launch_args", "picture"]
 
 PROFILES = """
-display_name = "one whole machine"
+display_name = "cluster, one machine"
 partition = "cpu"
 nodelist = "{prefix}c1"
 exclusive = true
-walltime_s = 900
+walltime_s = 3600
 [profiles.spare]
 backend = "slurm"
-display_name = "whatever is free"
+display_name = "cluster, spare time"
 partition = "scavenge"
 memory_mb = 400
+walltime_s = 3600
 [profiles.small]
 backend = "slurm"
-display_name = "little memory"
+display_name = "cluster, small"
 partition = "all"
 memory_mb = 400
+walltime_s = 3600
 prologue = "if [ -e {greedy} ]; then python3 -c 'held = bytearray(10**9)' || exit 1; fi"
 """
 

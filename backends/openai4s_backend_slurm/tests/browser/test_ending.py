@@ -23,8 +23,8 @@ WaitUntil = Callable[..., Any]
 @pytest.fixture
 def ready(lab: ClusterLab, notebook: Notebook, request: pytest.FixtureRequest) -> Notebook:
     """An open notebook whose kernel runs in a job of that profile."""
-    lab.write_notebook("ends.ipynb", request.param)
-    notebook.load("ends.ipynb")
+    lab.write_notebook("analysis.ipynb", request.param)
+    notebook.load("analysis.ipynb")
     notebook.expect_ready(90)
     return notebook
 
@@ -85,19 +85,18 @@ def its_node_fails(lab: ClusterLab) -> None:
     lab.cluster.admin.node_down(node)  # what is found out by itself after a time-out
 
 
-LOSSES = [(it_is_preempted, "taken for a request with higher priority", "preempted")]
+LOSSES = [(it_is_preempted, "taken for a request with higher priority")]
 if FULL:
-    LOSSES.append((its_node_fails, "The machine that ran this kernel failed", "node-failed"))
+    LOSSES.append((its_node_fails, "The machine that ran this kernel failed"))
 
 
 @pytest.mark.parametrize("ready", ["spare"], indirect=True)
-@pytest.mark.parametrize(("lose", "words", "name"), LOSSES)
+@pytest.mark.parametrize(("lose", "words"), LOSSES)
 def test_a_job_whose_place_is_lost_is_followed_by_another_and_the_notebook_says_why(
     ready: Notebook,
     lab: ClusterLab,
     lose: Callable[[ClusterLab], None],
     words: str,
-    name: str,
     picture: Callable[..., None],
 ) -> None:
     ready.run("x = 41")
@@ -113,7 +112,8 @@ def test_a_job_whose_place_is_lost_is_followed_by_another_and_the_notebook_says_
     ready.run("x + 1")
     expect(ready.outputs.last).to_contain_text("NameError", timeout=30 * SECOND)
     expect(ready.show_panel()).to_contain_text("its variables are gone")
-    picture(ready.page, name)
+    if lose is it_is_preempted:
+        picture(ready.page, "preempted")
 
 
 @pytest.mark.parametrize("ready", ["small"], indirect=True)
@@ -129,15 +129,20 @@ def test_a_kernel_that_wants_too_much_memory_says_so(ready: Notebook, lab: Clust
 
 
 @pytest.mark.parametrize("ready", ["small"], indirect=True)
-def test_a_job_that_is_ended_for_want_of_memory_says_so(ready: Notebook, lab: ClusterLab, ordinary_user: Any) -> None:
+def test_a_job_that_is_ended_for_want_of_memory_says_so(
+    ready: Notebook, lab: ClusterLab, ordinary_user: Any, picture: Callable[..., None]
+) -> None:
     before = lab.every_job()
     greedy = ordinary_user.home / "greedy"
     greedy.touch()
     try:
-        lab.write_notebook("greedy.ipynb", "small")
-        ready.load("greedy.ipynb")
+        lab.write_notebook("large-matrix.ipynb", "small")
+        ready.load("large-matrix.ipynb")
         ready.expect_ended("used more memory than its profile allows")
     finally:
         greedy.unlink()
+    ready.close_dialog("used more memory than its profile allows")
+    ready.show_panel()
+    picture(ready.page, "ended-memory-ran-out")
     [job] = lab.every_job() - before
     assert lab.cluster.admin.state(job) == "OUT_OF_MEMORY"

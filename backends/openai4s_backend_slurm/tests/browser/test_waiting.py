@@ -47,8 +47,9 @@ def queued(lab: ClusterLab, notebook: Notebook, path: str, wait_until: WaitUntil
 def test_a_full_cluster_is_named_with_reason_and_estimate(
     queued: Notebook, lab: ClusterLab, picture: Callable[..., None]
 ) -> None:
-    expect(queued.badge).to_contain_text("waits for machines to become free, estimated", timeout=60 * SECOND)
-    expect(queued.status_item).to_contain_text("waits for machines to become free, estimated")
+    words = "queued: it is next, and waits for machines to become free, estimated"
+    expect(queued.badge).to_contain_text(words, timeout=60 * SECOND)
+    expect(queued.status_item).to_contain_text(words)
     card = queued.show_panel().locator('.openai4s-Card[data-state="starting"]')
     expect(card.locator('[data-progress="missing"]')).to_have_attribute("data-condition", "allocation_granted")
     expect(card).to_contain_text("Place in the queue: 1.")
