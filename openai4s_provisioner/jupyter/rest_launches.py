@@ -5,7 +5,9 @@ Nothing here starts an allocation: a choice is written down, and the kernel is t
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from collections.abc import Collection
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -84,7 +86,8 @@ class StartAgain(SessionsHandler):
         kernel_id = str(uuid.uuid4())
         try:
             self.door.control().choose(kernel_id, ChosenStart(workload.profile, spec.choice))
-            await self._start(kernel_id, spec.kernel_name, path, makes_session)
+            ended = {each.kernel_id for each in view.seen.now.bindings}
+            await self._start(kernel_id, spec.kernel_name, path, ended, makes_session)
         except ConfigError as error:
             raise told(error) from error
         self.answer({"kernel_id": kernel_id, "path": path}, 202)
@@ -106,7 +109,10 @@ class StartAgain(SessionsHandler):
             raise _no_notebook(f"{short[:256]} is not a notebook")
         return short
 
-    async def _start(self, kernel_id: str, kernel_name: str, path: str, makes_session: bool) -> None:
+    async def _start(
+        self, kernel_id: str, kernel_name: str, path: str, ended: Collection[str], makes_session: bool
+    ) -> None:
+        """`ended`: the kernels of the session that is over, which Jupyter may take for living a while longer."""
         sessions: Any = self.session_manager
         names = {"path": path, "name": PurePosixPath(path).name, "type": "notebook", "kernel_name": kernel_name}
         if not await sessions.session_exists(path=path):
@@ -116,11 +122,14 @@ class StartAgain(SessionsHandler):
                 await sessions.start_kernel_for_session(str(uuid.uuid4()), kernel_id=kernel_id, **names)
             return
         before = await sessions.get_session(path=path)
-        if before["kernel"]["execution_state"] != "dead":
+        old: str = before["kernel"]["id"]
+        is_over = old in ended and not self.door.control().holds(old)
+        if not is_over and before["kernel"]["execution_state"] != "dead":
             raise Wrong(409, f"Another kernel runs for {path}. Shut it down first.", "INVALID_SPEC")
         await sessions.start_kernel_for_session(before["id"], kernel_id=kernel_id, **names)
         await sessions.update_session(before["id"], kernel_id=kernel_id)
-        await self.kernel_manager.shutdown_kernel(before["kernel"]["id"])
+        with contextlib.suppress(web.HTTPError, KeyError):  # its restarter may have given it up meanwhile
+            await self.kernel_manager.shutdown_kernel(old)
 
 
 def _no_notebook(why: str) -> Wrong:

@@ -16,6 +16,7 @@ from checks.parts.leftovers import processes_of
 from openai4s_provisioner.orchestration.reasons import Reason
 
 from .notebook import SECOND, Notebook
+from .test_access import violations
 
 WaitUntil = Callable[..., Any]
 
@@ -111,6 +112,7 @@ def test_a_session_whose_time_runs_out_is_warned_of_and_can_be_extended(
     expect(dialog).to_contain_text("the most that its profile allows")
     expect(dialog.get_by_role("radio", name="1 h, until")).to_be_focused()
     picture(open_lab.page, "extend")
+    assert not violations(open_lab.page, ".openai4s-Extend")
     open_lab.page.keyboard.press("ArrowUp")
     open_lab.page.keyboard.press("Enter")
 

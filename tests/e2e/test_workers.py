@@ -16,6 +16,7 @@ from checks.parts.place import make_place
 from openai4s_provisioner.testing import rank_backend
 
 from .notebook import SECOND, Notebook
+from .test_access import violations
 
 CLUSTER = "[backends.ranks]\n[profiles.default]\nbackend = 'ranks'\nnodes = 2\ndisplay_name = 'two machines'\n"
 
@@ -54,6 +55,7 @@ def test_the_log_of_each_worker_can_be_chosen(gang: Lab, page: Page, picture: An
     assert times == sorted(times)
     expect(whose.locator("option")).to_have_count(3)
     picture(page, "log")
+    assert not violations(page, f"#{page.locator('[id^=openai4s-log-]').first.get_attribute('id')}")
     whose.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")

@@ -222,3 +222,29 @@ async def test_a_session_is_stopped_by_name_while_it_runs_and_its_kernel_is_show
 
         await until(is_ready, "the new session is there")
         assert server.stop() == 0
+
+
+async def test_what_is_over_is_started_again_before_jupyter_has_noticed_its_end(
+    queue: Queue, start_server: StartServer, no_process_left: Any
+) -> None:
+    queue.open()
+    async with start_server("--AsyncIOLoopKernelRestarter.time_to_dead=600") as server:
+        opened = await server.open_session(queue.kernel, "a.ipynb")
+        workload_id = (await newest(server))["workload_id"]
+        await in_state(server, workload_id, "ready")
+        await act(server, f"sessions/{workload_id}/stop", expected=202)
+        await in_state(server, workload_id, "ended")
+        (before,) = json.loads((await server.ask("GET", "api/sessions")).body)
+        assert before["kernel"]["execution_state"] != "dead", "Jupyter takes the kernel for living"
+        again = await act(server, f"sessions/{workload_id}/start-again", expected=202)
+        (after,) = json.loads((await server.ask("GET", "api/sessions")).body)
+        assert (after["id"], after["kernel"]["id"]) == (before["id"], again["kernel_id"])
+
+        async def is_there() -> bool:
+            return bool((await newest(server))["kernels"][0]["kernel_id"] == again["kernel_id"])
+
+        await until(is_there, "the new session is there")
+        refused = await act(server, f"sessions/{workload_id}/start-again", expected=409)
+        assert "Another kernel runs for a.ipynb" in refused["message"], "one that lives is not taken away"
+        assert (await server.ask("GET", f"api/kernels/{opened['kernel']['id']}")).code == 404
+        assert server.stop() == 0
