@@ -13,6 +13,9 @@ FILES = (
     "tests/integration/server/test_who_may.py",
     "tests/integration/server/test_looking.py",
     "tests/integration/server/test_acting.py",
+    "tests/integration/server/test_starts.py",
+    "tests/integration/server/test_logs.py",
+    "tests/integration/server/test_commands_from_elsewhere.py",
 )
 
 if __name__ == "__main__":

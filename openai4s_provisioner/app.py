@@ -35,6 +35,7 @@ from .orchestration.walltime import WalltimeNotice
 from .orchestration.walltime_desk import Extended
 from .parts import AdmissionParts, RunningParts, load_site_config
 from .person_desk import PersonDesk
+from .starts import StartBoard
 from .transport.locked_folder import PrivateFolder, private_path
 
 __all__ = [
@@ -67,6 +68,7 @@ class ControlPlane:
         self._admitting = AdmissionParts(settings)
         self._settings = settings
         self._choices = ChoiceBook()
+        self.starts = StartBoard()
         self._running: RunningParts | None = None
         self._opening = asyncio.Lock()
         self._loop = asyncio.new_event_loop()
@@ -83,6 +85,12 @@ class ControlPlane:
                 found = cls._shared[key] = cls(settings)
                 _at_exit(found.stop)
             return found
+
+    @classmethod
+    def existing(cls, settings: AppSettings) -> ControlPlane | None:
+        """That of this process, if anybody has asked for it."""
+        with cls._guard:
+            return cls._shared.get((os.getpid(), settings))
 
     # -- what the provisioner asks ---------------------------------------------------------------------------------
 
@@ -114,8 +122,18 @@ class ControlPlane:
         """What was chosen for it; an empty choice when nothing was."""
         return self._choices.of(kernel_id)
 
+    def profile_named(self, name: str) -> tuple[str, str]:
+        """A profile's name, of "" the default one's, and what a person calls it."""
+        config = self._admitting.config
+        found = config.profiles.get(name or config.default_profile)
+        return (name, name) if found is None else (found.name, found.display_name or found.name)
+
+    @property
+    def is_driving(self) -> bool:
+        return self._running is not None
+
     def drive_what_is_open(self) -> Future[bool]:
-        """Start driving, if this person has a workload that is not over. Where there is no state, it makes none."""
+        """Drive whatever this person has that is not over and nobody drives. Where there is no state, it makes none."""
         return self._submit(self._drive_what_is_open())
 
     def extend(self, session: str, seconds: int, actor: str) -> Future[Extended]:
@@ -198,7 +216,8 @@ class ControlPlane:
         store = self._admitting.store
         if not store.exists or await store.run(overview.open_ones, getpass.getuser()) == 0:
             return False
-        await self._opened()
+        running = await self._opened()
+        await running.reconciler.adopt()  # what a process left that is gone, now and not within a minute
         return True
 
     async def _extend(self, session: str, seconds: int, actor: str) -> Extended:

@@ -26,6 +26,9 @@ class _NoWorkers:
     def send(self, allocation_id: str, rank: int, message: Mapping[str, Any]) -> bool:
         return False
 
+    def hold(self, allocation_id: str, is_paused: bool) -> None:
+        return
+
     def forget(self, allocation_id: str) -> None:
         return
 

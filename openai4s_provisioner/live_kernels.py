@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import logging
 import time
@@ -20,8 +21,10 @@ from .app_values import Announce, KernelRequest, KernelState, Notice, SessionCha
 from .gateway.kernel_check import KernelSilent, kernel_answers
 from .gateway.worker_gateway import Endpoint, WorkerGateway
 from .orchestration.admission import AdmissionRequest
+from .orchestration.cancelling import ended
 from .orchestration.errors import SessionEnded
-from .orchestration.models import Desired, KernelLaunch, OutputLoss, ReadyCheck
+from .orchestration.insistence import until_done
+from .orchestration.models import Desired, KernelLaunch, OutputLoss, Phase, ReadyCheck
 from .orchestration.reasons import KERNEL_OUT_OF_MEMORY, Reason
 from .orchestration.recovery import MAX_RECOVERIES
 from .orchestration.session import SessionRequest, SessionService, exit_detail
@@ -30,6 +33,8 @@ from .orchestration.store import Situation
 _log = logging.getLogger(__name__)
 _ALIVE = KernelState(alive=True)
 _ENDPOINT_NAME_LENGTH = 12
+_FOLLOW_AGAIN_S = 2.0
+_WISH_WAIT_S = 5.0  # for the state to take a wish, before whoever waits is told something else
 
 
 @dataclass
@@ -52,6 +57,7 @@ class _Live:
     epoch: int = 1
     was_ready: bool = False  # it answered once: from then on a lost allocation is worth another one
     revival: asyncio.Task[None] | None = None  # a recovery on its way to a kernel that answers
+    told: tuple[Phase, str] | None = None  # what a person heard last
     lost_for: Reason | None = None  # what that recovery is for
     follower: asyncio.Task[None] | None = None
 
@@ -62,6 +68,7 @@ class LiveKernels:
         self._gateway = gateway
         self._kernel_answer_s = kernel_answer_s
         self._live: dict[str, _Live] = {}
+        self._wishes: set[asyncio.Task[None]] = set()  # on their way into the state
         sessions.when_output_lost = self._tell_loss
         sessions.when_memory_ran_out = self._note_memory
 
@@ -114,7 +121,8 @@ class LiveKernels:
             return
         await asyncio.to_thread(self._gateway.close_endpoint, live.launch_id)
         if workload_id is not None:
-            await self._sessions.wait_over(workload_id)
+            over = functools.partial(self._sessions.wait_over, workload_id)
+            await until_done(over, f"the end of the session of kernel {kernel_id} could not be looked at yet")
         tasks = {task for task in (live.follower, live.revival) if task is not None}
         if tasks:
             await asyncio.wait(tasks)
@@ -147,10 +155,9 @@ class LiveKernels:
                 live.announce(notice)
 
     async def close(self) -> None:
-        tasks = [task for live in self._live.values() for task in (live.follower, live.revival) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        tasks: list[asyncio.Task[Any]] = [*self._wishes]
+        tasks += [task for live in self._live.values() for task in (live.follower, live.revival) if task is not None]
+        await ended(tasks)
         self._live.clear()
 
     # -- starting --------------------------------------------------------------------------------------------------
@@ -228,8 +235,22 @@ class LiveKernels:
             reason, detail = Reason.USER_CANCELLED, "The caller gave up the start."
         else:
             reason, detail = Reason.KERNEL_START_FAILED, str(error)
-        await asyncio.shield(self._sessions.request_stop(live.workload_id, reason, "provisioner", detail))
+        storing = asyncio.get_running_loop().create_task(self._wish_stopped(live, reason, detail))
+        self._wishes.add(storing)
+        storing.add_done_callback(self._wishes.discard)
+        await asyncio.wait({storing}, timeout=_WISH_WAIT_S)  # it goes on; whoever waits for the start hears of its end
         await asyncio.shield(asyncio.to_thread(self._gateway.close_endpoint, live.launch_id))
+        self._forget_if_over(live)
+
+    def _forget_if_over(self, live: _Live) -> None:
+        """Nobody gives a kernel back that never started."""
+        is_over = live.situation is not None and live.situation.workload.phase.is_terminal
+        if live.is_given_up and is_over and self._live.get(live.kernel_id) is live:
+            del self._live[live.kernel_id]
+
+    async def _wish_stopped(self, live: _Live, reason: Reason, detail: str) -> None:
+        wish = functools.partial(self._sessions.request_stop, live.workload_id, reason, "provisioner", detail)
+        await until_done(wish, f"the session of kernel {live.kernel_id}, which did not start, could not be ended yet")
 
     # -- recovering ------------------------------------------------------------------------------------------------
 
@@ -260,8 +281,7 @@ class LiveKernels:
         except (SessionEnded, KernelSilent) as error:
             _log.warning("kernel %s did not come back: %s", live.kernel_id, error)
             if isinstance(error, KernelSilent):
-                reason = Reason.KERNEL_START_FAILED
-                await self._sessions.request_stop(live.workload_id, reason, "provisioner", str(error))
+                await self._wish_stopped(live, Reason.KERNEL_START_FAILED, str(error))
         finally:
             if live.revival is asyncio.current_task():
                 live.revival = None
@@ -269,18 +289,31 @@ class LiveKernels:
     # -- following -------------------------------------------------------------------------------------------------
 
     async def _follow(self, live: _Live) -> None:
-        """Keep `state` true and tell a person of every change, until the session is over."""
-        told: tuple[Any, ...] = ()
-        async for now in self._sessions.changes(live.workload_id):
-            live.situation = now
-            await self._notice_epoch(live, now)
-            live.state = _state(now, live)
-            change = self._change(now, live)
-            if (change.phase, change.sentence) != told:
-                told = (change.phase, change.sentence)
-                live.announce(change)
-                if change.recovered:
-                    live.lost_for = None
+        """Keep `state` true and tell a person of every change, until the session is over, whatever breaks meanwhile."""
+        has_broken = False
+        while True:
+            try:
+                async for now in self._sessions.changes(live.workload_id):
+                    has_broken = False
+                    await self._tell(live, now)
+                self._forget_if_over(live)
+                return
+            except Exception:
+                if not has_broken:
+                    _log.exception("the session of kernel %s cannot be followed for now", live.kernel_id)
+                has_broken = True
+            await asyncio.sleep(_FOLLOW_AGAIN_S)
+
+    async def _tell(self, live: _Live, now: Situation) -> None:
+        live.situation = now
+        await self._notice_epoch(live, now)
+        live.state = _state(now, live)
+        change = self._change(now, live)
+        if (change.phase, change.sentence) != live.told:
+            live.told = (change.phase, change.sentence)
+            live.announce(change)
+            if change.recovered:
+                live.lost_for = None
 
     def _note_memory(self, launch_id: str) -> None:
         for live in self._live.values():
@@ -305,6 +338,8 @@ class LiveKernels:
             how = "" if launch is None or launch.exit is None else exit_detail(launch.exit)
             sentence = f"The kernel's process has ended; its session goes on. {how}".strip()
             reason = Reason.OUT_OF_MEMORY if live.out_of_memory == live.launch_id else None
+        elif now.pause:
+            sentence = now.pause
         elif now.interrupted_since is not None:
             since = time.strftime("%H:%M:%S", time.localtime(now.interrupted_since))
             sentence = f"The connection to {now.interrupted_place} is interrupted since {since}; it is being re-made."

@@ -13,11 +13,12 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .orchestration.cancelling import ended
 from .orchestration.daemons import Daemon
 from .orchestration.errors import ProvisionerError
 from .orchestration.models import Task
@@ -25,12 +26,14 @@ from .orchestration.outbox import Outbox
 from .orchestration.private_folder import prepare_folder
 from .orchestration.store import Store, StoreThread, tasks
 from .orchestration.tasks import TaskDesk
+from .orchestration.usage import whole
 from .transport.bounded_log import LogWriter
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.25
 _AFTER_TROUBLE_S = 10.0
-_KEPT = 50  # tasks whose output is kept
+_COUNT_EVERY_S = 5.0
+_KEPT = 50  # ended tasks whose output is kept
 
 
 def output_folder(state_dir: Path, task_id: str) -> Path:
@@ -63,6 +66,7 @@ class LiveTasks:
         self._tasks: list[asyncio.Task[None]] = []
         self._seen: tuple[int, int] | None = None
         self._own_writes = 0
+        self._next_count = 0.0
         self._handing_over = asyncio.Lock()  # a task asked for from inside is handed over in one way only
 
     def start(self) -> None:
@@ -71,9 +75,7 @@ class LiveTasks:
 
     async def stop(self) -> None:
         self._loop = None
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await ended(self._tasks)
         for running in self._running.values():
             running.close()
         self._running.clear()
@@ -93,9 +95,12 @@ class LiveTasks:
 
     async def _watch(self) -> None:
         while True:
+            if not self._running:
+                await self._daemon.has_work.wait()  # while nothing is driven here, nobody can ask for a task
             try:
                 async with self._handing_over:
                     await self._look()
+                await self._forget_what_is_over()
             except Exception as error:
                 _log.error("the tasks of sessions could not be looked at: %s", error)
                 await asyncio.sleep(_AFTER_TROUBLE_S)
@@ -111,6 +116,17 @@ class LiveTasks:
         settled = [await self._bring_forward(task) for task in open_now]
         if all(settled):  # else look again, whether or not the state changes
             self._seen = seen
+
+    async def _forget_what_is_over(self) -> None:
+        """Now and then: a task that went down with its allocation has nobody to report its end."""
+        loop = asyncio.get_running_loop()
+        if not self._running or loop.time() < self._next_count:
+            return
+        self._next_count = loop.time() + _COUNT_EVERY_S
+        known = set(self._running)
+        for task_id in known - {task.task_id for task in await self._store.run(tasks.open_tasks)}:
+            if task_id in self._running:
+                self._running.pop(task_id).close()
 
     async def _bring_forward(self, task: Task) -> bool:
         """Hand on what is wished. False: its worker cannot be reached at the moment."""
@@ -131,7 +147,8 @@ class LiveTasks:
 
     async def _send(self, task: Task) -> bool:
         if task.task_id not in self._running:
-            folder = await asyncio.to_thread(_make_folder, self._store.state_dir, task.task_id)
+            in_use = {each.task_id for each in await self._store.run(tasks.open_tasks)} | set(self._running)
+            folder = await asyncio.to_thread(make_folder, self._store.state_dir, task.task_id, in_use)
             self._running[task.task_id] = _Running(task.allocation_id, LogWriter(str(folder)))
         message = {"type": "task", **await self._told(task)}
         if not self._outbox.send_if_known(task.allocation_id, 0, message):
@@ -175,7 +192,7 @@ class LiveTasks:
         elif kind == "task_ended":
             running.close()
             del self._running[task_id]
-            exit_code, signal = _whole(message.get("exit_code")), _whole(message.get("signal"))
+            exit_code, signal = whole(message.get("exit_code")), whole(message.get("signal"))
             problem = str(message.get("problem", ""))
             await self._store.run(tasks.ended, task_id, exit_code, signal, problem, self._clock())
 
@@ -212,16 +229,13 @@ def _changes_by_others(store: Store) -> int:
     return store.db.changes_by_others()
 
 
-def _make_folder(state_dir: Path, task_id: str) -> Path:
-    """Where the output of a task goes; the oldest of others goes away."""
+def make_folder(state_dir: Path, task_id: str, in_use: Collection[str]) -> Path:
+    """Where the output of a task goes. The oldest go away, but none of a task that is in use, however long it runs."""
     folder = output_folder(state_dir, task_id)
     prepare_folder(folder.parent)
-    others = sorted(folder.parent.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
+    others = [each for each in folder.parent.iterdir() if each.name not in in_use]
+    others.sort(key=lambda each: each.stat().st_mtime, reverse=True)
     for oldest in others[_KEPT:]:
         shutil.rmtree(oldest, ignore_errors=True)
     prepare_folder(folder)
     return folder
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from .orchestration.frontdesk import StoreFrontDesk
 from .orchestration.launches import LaunchBook
 from .orchestration.models import Allocation, Kind, ResourceProfile
 from .orchestration.outbox import Outbox
-from .orchestration.ports import AllocationBackend, BackendFactory, MaskProvider, WorkerChannel
+from .orchestration.ports import AllocationBackend, BackendFactory, BoundedInTime, MaskProvider, WorkerChannel
 from .orchestration.private_folder import prepare_folder
 from .orchestration.reclaimer import Reclaimer
 from .orchestration.reconciler import Reconciler, never
@@ -64,20 +64,49 @@ def load_backends(config: SiteConfig, settings: AppSettings) -> dict[str, Alloca
     Raises ConfigError. One that is not installed is left out: admission says so to whoever asks for it.
     """
     named = {profile.backend for profile in config.profiles.values()}
-    backends: dict[str, AllocationBackend] = {}
-    for entry in entry_points(group=BACKENDS):
-        if entry.name not in named:
-            continue
-        options = config.backends.get(entry.name, {})
-        try:
-            factory: BackendFactory = entry.load()
-            backends[entry.name] = factory(
-                state_dir=settings.state_dir, exchange_dir=settings.exchange_dir, options=options
+    installed = {entry.name: entry for entry in entry_points(group=BACKENDS)}
+    for name in config.backends:
+        if name not in named and name not in installed:  # its options would count for nothing
+            raise ConfigError(
+                f"{config.place_of('backends', name)}: [backends.{name}] names a backend that is not installed and "
+                f"that no profile uses. Installed: {', '.join(sorted(installed))}. Correct the name, or remove it."
             )
-        except ConfigError as error:
-            place = config.place_of("backends", entry.name)
-            raise ConfigError(f"{place}: {error}" if place else str(error)) from error
-    return backends
+    return {name: _made(entry, config, settings) for name, entry in installed.items() if name in named}
+
+
+def _made(entry: EntryPoint, config: SiteConfig, settings: AppSettings) -> AllocationBackend:
+    options = config.backends.get(entry.name, {})
+    try:
+        factory: BackendFactory = entry.load()
+        backend = factory(state_dir=settings.state_dir, exchange_dir=settings.exchange_dir, options=options)
+        _check_answers_in_time(entry.name, backend, options, config.policy.call_deadline_s)
+        return backend
+    except ConfigError as error:
+        at = _place_before(config, entry.name, *filter(None, [error.key]))
+        raise ConfigError(f"{at}{error}", error.key) from error
+    except Exception as error:  # a package of somebody else's
+        told = f"the backend {entry.name!r} cannot be loaded ({type(error).__name__}: {error})"
+        at = _place_before(config, entry.name)
+        raise ConfigError(f"{at}{told}. Repair what is installed, or name another one.") from error
+
+
+def _place_before(config: SiteConfig, *path: str) -> str:
+    place = config.place_of("backends", *path)
+    return f"{place}: " if place else ""
+
+
+def _check_answers_in_time(
+    name: str, backend: AllocationBackend, options: Mapping[str, Any], deadline_s: float
+) -> None:
+    """Otherwise every answer would come too late, and count as none. Raises ConfigError."""
+    bounds = backend.answer_bounds if isinstance(backend, BoundedInTime) else {}
+    if sum(bounds.values()) > deadline_s:
+        told = " and ".join(f"{key} = {seconds:g}" for key, seconds in bounds.items())
+        raise ConfigError(
+            f"[backends.{name}]: {told} may take longer together than a question has: call_deadline_s = {deadline_s:g} "
+            "of [control]. Lower one of them, or raise that.",
+            next((key for key in bounds if key in options), ""),
+        )
 
 
 def _network_settings(settings: AppSettings) -> tuple[ListenAddress | None, tuple[AdvertisedAddress, ...]]:
@@ -224,7 +253,7 @@ class RunningParts:
             self._ways_in,
             desk.turned_away,
             can_recover=self._can_recover,
-            end_moved=lambda: self.walltime_watch.poke(),
+            end_moved=lambda: self.walltime_watch.loop.poke(),
         )
         outbox, changes, daemon = driving.outbox, driving.changes, driving.daemon
         self._daemon = daemon
@@ -249,7 +278,7 @@ class RunningParts:
             poke=self.reconciler.poke,
             issuer=issuer,
             policy=config.policy,
-            leases_changed=lambda: self.reclaimer.poke(),
+            leases_changed=lambda: self.reclaimer.loop.poke(),
             usage=self.usage,
             memory_limit_mb=lambda name: config.profiles[name].memory_mb if name in config.profiles else 0,
         )
@@ -293,14 +322,14 @@ class RunningParts:
         self.reports.start()
         self.tasks.start()
         self.reconciler.start()
-        self.reclaimer.start()
-        self.walltime_watch.start()
+        self.reclaimer.loop.start()
+        self.walltime_watch.loop.start()
         self._address_keeper.start()
 
     async def stop(self) -> None:
         await self.kernels.close()
-        await self.reclaimer.stop()
-        await self.walltime_watch.stop()
+        await self.reclaimer.loop.stop()
+        await self.walltime_watch.loop.stop()
         await self._address_keeper.stop()
         await self.reconciler.stop()
         await asyncio.to_thread(self.gateway.stop)
@@ -312,12 +341,12 @@ class RunningParts:
     async def keep(self, kernel_id: str, actor: str) -> leases.Kept:
         """Renew a kernel's idle clock. Raises Refused or SessionEnded."""
         kept = await self._store.run(leases.keep, kernel_id, actor, time.time())
-        self.reclaimer.poke()
+        self.reclaimer.loop.poke()
         return kept
 
-    async def extend(self, workload_id: str, seconds: int, actor: str) -> Extended:
+    async def extend(self, workload_id: str, seconds: int, actor: str, *, owner: str | None = None) -> Extended:
         """Put the end of a session's allocation off. Raises Refused."""
-        extended = await self._walltime.extend(workload_id, seconds, actor)
-        self.walltime_watch.poke()
+        extended = await self._walltime.extend(workload_id, seconds, actor, owner=owner)
+        self.walltime_watch.loop.poke()
         self._changes.announce(workload_id)
         return extended

@@ -1,4 +1,4 @@
-"""What a person may ask of their own workloads: look, stop, keep, extend, run a task, read the log.
+"""What a person may ask of their own workloads: look, stop, keep, extend, run a task.
 
 Whatever belongs to others is not there for them. Runs on the control thread's loop, with or without the parts that
 drive sessions. It states wishes and reads facts; who asked is recorded.
@@ -6,7 +6,6 @@ drive sessions. It states wishes and reads facts; who asked is recorded.
 
 from __future__ import annotations
 
-import asyncio
 import getpass
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,6 @@ from .orchestration.store.overview import Seen
 from .orchestration.tasks import TaskDesk
 from .orchestration.usage import Usage
 from .parts import AdmissionParts, RunningParts
-from .workload_logs import LogPiece, piece_of
 
 REMEMBERED_S = 24 * 3600.0  # how long an ended workload is shown
 _MOST_SHOWN = 200
@@ -59,7 +57,6 @@ class Overview:
 
 class PersonDesk:
     def __init__(self, admitting: AdmissionParts, running: RunningParts | None) -> None:
-        self._settings = admitting.settings
         self._config = admitting.config
         self._backends = admitting.backends
         self._store = admitting.store
@@ -86,13 +83,6 @@ class PersonDesk:
             raise NotFound(f"There is no {_WORDS[kind]} {workload_id[:64]!r}. It may have been removed.")
         return self._view(found)
 
-    async def log(self, workload_id: str, kind: Kind, position: int = -1) -> tuple[LogPiece, bool]:
-        """The log from `position` on (negative: its last part), and whether nothing more will come. Raises NotFound."""
-        view = await self.view(workload_id, kind)
-        now = view.seen.now
-        piece = await asyncio.to_thread(piece_of, self._settings, now.workload, now.allocation, position)
-        return piece, view.is_over
-
     # -- wishes ----------------------------------------------------------------------------------------------------
 
     async def stop(self, workload_id: str, kind: Kind, actor: str) -> View:
@@ -116,14 +106,14 @@ class PersonDesk:
         for kernel_id in held:
             await self._store.run(leases.keep, kernel_id, actor, time.time())
         if self._running is not None:
-            self._running.reclaimer.poke()
+            self._running.reclaimer.loop.poke()
         return await self.view(workload_id, Kind.SESSION)
 
-    async def extend(self, workload_id: str, seconds: int) -> View:
+    async def extend(self, workload_id: str, seconds: int, actor: str) -> View:
         """Raises NotFound, or Refused where it cannot be extended."""
         await self.view(workload_id, Kind.SESSION)
         desk = self._walltime if self._running is None else self._running
-        await desk.extend(workload_id, seconds, self._owner)
+        await desk.extend(workload_id, seconds, actor, owner=self._owner)
         return await self.view(workload_id, Kind.SESSION)
 
     def check_choice(self, profile_name: str, choice: ResourceChoice) -> ResourceProfile:
@@ -143,11 +133,11 @@ class PersonDesk:
         await self.view(workload_id, Kind.SESSION)
         return await self._store.run(tasks.of_workload, workload_id)
 
-    async def open_task(self, workload_id: str, argv: Sequence[str]) -> Task:
+    async def open_task(self, workload_id: str, argv: Sequence[str], actor: str) -> Task:
         """Raises NotFound, Refused."""
         view = await self.view(workload_id, Kind.SESSION)
         desk = TaskDesk(self._config, self._backends, self._store)
-        task = await desk.open(workload_id, self._owner, argv, view.seen.now.workload.spec.cwd)
+        task = await desk.open(workload_id, actor, argv, view.seen.now.workload.spec.cwd, owner=self._owner)
         self._hand_over()
         return task
 

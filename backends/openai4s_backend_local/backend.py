@@ -57,11 +57,10 @@ class LocalBackend:
 
     def check_profile(self, profile: ResourceProfile) -> None:
         for key in sorted(profile.backend_options):
-            raise ConfigError(f"profile {profile.name!r}: backend 'local' knows no key {key!r}. Remove it.")
+            raise ConfigError(f"profile {profile.name!r}: backend 'local' knows no key {key!r}. Remove it.", key)
         if profile.nodes != 1:
-            raise ConfigError(
-                f"profile {profile.name!r}: nodes = {profile.nodes}, but backend 'local' is one machine. Set nodes = 1."
-            )
+            told = f"nodes = {profile.nodes}, but backend 'local' is one machine. Set nodes = 1."
+            raise ConfigError(f"profile {profile.name!r}: {told}", "nodes")
 
     def check_task(self, profile: ResourceProfile) -> None:
         """A step is one more process below the worker: every profile can hold it."""
@@ -255,15 +254,19 @@ def create_backend(*, state_dir: Path, exchange_dir: Path, options: Mapping[str,
 def _limits(options: Mapping[str, Any]) -> Limits:
     unknown = sorted(set(options) - {"max_concurrent", "kill_after_s"})
     if unknown:
-        raise ConfigError(f"[backends.local]: unknown key {unknown[0]!r}. Known keys: kill_after_s, max_concurrent.")
+        raise ConfigError(
+            f"[backends.local]: unknown key {unknown[0]!r}. Known keys: kill_after_s, max_concurrent.", unknown[0]
+        )
     limits = Limits(**options)
     if type(limits.max_concurrent) is not int or limits.max_concurrent < 1:
         raise ConfigError(
-            f"[backends.local]: max_concurrent = {limits.max_concurrent!r}, but it must be a whole number from 1."
+            f"[backends.local]: max_concurrent = {limits.max_concurrent!r}, but it must be a whole number from 1.",
+            "max_concurrent",
         )
     if type(limits.kill_after_s) not in (int, float) or not 0 <= limits.kill_after_s <= _LONGEST_KILL_AFTER_S:
         raise ConfigError(
             f"[backends.local]: kill_after_s = {limits.kill_after_s!r}, but it must be a number of seconds "
-            f"from 0 to {_LONGEST_KILL_AFTER_S}."
+            f"from 0 to {_LONGEST_KILL_AFTER_S}.",
+            "kill_after_s",
         )
     return limits

@@ -68,8 +68,9 @@ class SandboxProbe:
         except SandboxError as error:
             return IsolationVerdict(False, str(error))
         except OSError as error:
+            why = f"{error.filename or self._exchange_dir}: {error.strerror or error}"  # a full disk has no file's name
             return IsolationVerdict(
-                False, f"The isolation of sessions could not be probed: {error}. Make that path usable."
+                False, f"The isolation of sessions could not be probed: {why}. Make that path usable."
             )
         stopped = {name: inside for name, (_, inside) in result.attacks.items()}
         return IsolationVerdict(result.verified, result.sentence, stopped)

@@ -61,6 +61,8 @@ class SlurmBackend:
         self._submitter = Submitter(broker, self._lookup, self._places, options.cluster)
         self._judge = Judge(self._lookup, self._places, self._end, Positions(broker).of)
         self._options = options
+        # It waits for its turn, and then for the command.
+        self.answer_bounds = {"min_interval_s": options.min_interval_s, "deadline_s": options.deadline_s}
         self._silent: set[str] = set()  # clusters
         prover = JobProver(self, self._places.forget, state_dir, exchange_dir, options)
         self._proofs = IsolationProofs(prover, state_dir / NAME / "isolation", options.isolation_max_age_s)

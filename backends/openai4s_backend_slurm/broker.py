@@ -8,6 +8,7 @@ a credential. It blocks, so it is called in a thread.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import selectors
@@ -23,6 +24,7 @@ from . import wording
 LONGEST_OUTPUT_BYTES = 32 * 1024 * 1024
 _KEPT = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "SLURM_CONF", "USER")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
+_CANNOT_BE_RUN = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR})
 _CREDENTIAL_NAME = re.compile(
     r"(?i)(?:^|[-_,=])(?:[a-z0-9_]*(?:secret|passw(?:or)?d|passphrase|credential|api_?key|private_?key|access_?key)"
     r"[a-z0-9_]*|[a-z0-9_]*_?token)\s*="
@@ -45,6 +47,10 @@ class BrokerError(Exception):
 
 class Absent(BrokerError):
     """There is no such command here, or no configuration for it: nothing was sent."""
+
+
+class NotStarted(BrokerError):
+    """This machine could not start the command just now, as for want of memory: nothing was sent."""
 
 
 class TimedOut(BrokerError):
@@ -110,7 +116,8 @@ class Broker:
                 start_new_session=True,  # so that all of it can be ended at once
             )
         except OSError as error:
-            raise Absent(f"{program} cannot be run: {error.strerror}") from error
+            kind = Absent if error.errno in _CANNOT_BE_RUN else NotStarted
+            raise kind(f"{program} cannot be run: {error.strerror}") from error
         with process:
             return self._answer(argv[0], process)
 

@@ -6,18 +6,20 @@ is stated whole, never as "more", so that asking twice extends once. It blocks, 
 
 from __future__ import annotations
 
+import logging
 import math
 
 from openai4s_provisioner.orchestration.errors import CouldNotAsk, Refused
 from openai4s_provisioner.orchestration.models import ResourceProfile
 from openai4s_provisioner.orchestration.reasons import Reason
 
-from . import broker, states, wording
+from . import broker, states
 from .broker import Broker, BrokerError
 from .lookup import Lookup, on
 from .parse import JobName, QueueRow
 from .script import job_name
 
+_log = logging.getLogger(__name__)
 _MINUTE_S = 60  # limits are whole minutes
 
 
@@ -42,11 +44,11 @@ def extend(ask: Broker, lookup: Lookup, name: JobName, token: str, profile: Reso
     try:
         ask.run(["scontrol", *on(name.cluster), "update", f"JobId={name.number}", f"TimeLimit={minutes}"])
     except (broker.Denied, broker.Refused) as error:
-        said = wording.last_line(error.stderr) or wording.last_line(error.stdout)
+        _log.warning("an extension was refused: %s", error)
         raise Refused(
             Reason.AUTHORIZATION_DENIED,
             "This cluster lets only its operators extend a running session. Save your work, ask them, or start again "
-            f"with a longer profile. It said: {said}",
+            "with a longer profile.",
         ) from error
     except BrokerError as error:
         raise CouldNotAsk(str(error)) from error

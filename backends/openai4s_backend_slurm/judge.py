@@ -25,7 +25,11 @@ from .script import job_name
 _log = logging.getLogger(__name__)
 _NEVER_AFTER_S = 20.0  # a reason that can never clear is believed when it has stood for so long
 _ACCOUNTING_LAGS_S = 10.0
-_REQUEUED = "The job was put back into the queue, where its kernel's memory could not follow."
+_OLD_S = 86400.0
+_REQUEUED = (
+    "It was put back into the queue, where the kernel's memory could not follow, so it was ended; ask your "
+    "administrator if you did not do that yourself."
+)
 Wanted = Mapping[ExternalHandle, tuple[JobName, str]]
 Cancel = Callable[[JobName, str], None]
 
@@ -50,6 +54,7 @@ class Judge:
 
     def judge(self, wanted: Wanted, rows: Sequence[QueueRow], cluster: str) -> dict[ExternalHandle, Observation]:
         """One observation for each. Never raises for one of them."""
+        self._forget_old()
         known = {row.number: row for row in rows}
         in_queue = {
             handle: row
@@ -67,6 +72,13 @@ class Judge:
             else:
                 answers[handle] = self._of_the_past(name, token, past)
         return answers
+
+    def _forget_old(self) -> None:
+        """What began long ago is decided, or nobody asks after it any more."""
+        for began in (self._never_since, self._ended_since):
+            for token, at in list(began.items()):
+                if abs(self._clock() - at) > _OLD_S:
+                    began.pop(token, None)  # another thread may be at it
 
     def _of_row(
         self, name: JobName, token: str, row: QueueRow, past: AccountingRow | None, has_accounting: bool
@@ -91,16 +103,25 @@ class Judge:
             self._give_up(name, token, Reason.PREEMPTED, _REQUEUED)
             return Observation(Observed.ENDING, backend_detail=detail)
         why = states.waiting(row.reason)
+        if states.is_node_limit(row.reason) and self._asks_too_many(row, name.cluster):
+            why = states.TOO_MANY_NODES
         if not why.never_clears:
             self._never_since.pop(token, None)
         elif self._clock() - self._never_since.setdefault(token, self._clock()) >= _NEVER_AFTER_S:
-            self._give_up(name, token, Reason.UNSCHEDULABLE, f"It can never start: {why.words}.")
+            self._give_up(name, token, Reason.UNSCHEDULABLE, f"It could never start: {why.words}. {why.remedy}.")
         is_guess = row.starts_at is None or row.starts_at <= self._clock() or why.never_clears
         starts_at = None if is_guess else row.starts_at
         position = self._position(row, name.cluster)
         return Observation(
             Observed.PENDING, waiting=why.words, backend_detail=detail, estimated_start=starts_at, position=position
         )
+
+    def _asks_too_many(self, row: QueueRow, cluster: str) -> bool:
+        """Whether it could not start there even if every machine were in service."""
+        if row.asks_nodes is None or not row.partition or "," in row.partition:
+            return False
+        most = self._lookup.nodes_granted(row.partition, cluster)
+        return most is not None and row.asks_nodes > most
 
     def _still_waits(self, name: JobName, token: str) -> bool:
         """Asked again: it may have begun between the queue's answer, which can be long on its way, and our look."""
@@ -129,11 +150,23 @@ class Judge:
         past: AccountingRow | None,
         has_accounting: bool,
     ) -> Observation:
+        end = self._witnessed(name, token, end)
         cancelled_by = states.canceller(past.state) if past is not None else None
         if end[0] is Observed.CANCELLED and cancelled_by is None and has_accounting and self._may_still_show(token):
             return Observation(Observed.ENDING, backend_detail=_detail(row), hosts=parse.hosts(row.nodes))
         exit_ = self._exit(name, token, past) if row.state.startswith("FAILED") else None
         return self._ended(token, end, exit_, cancelled_by, _detail(row), row.nodes)
+
+    def _witnessed(
+        self, name: JobName, token: str, end: tuple[Observed, Reason | None]
+    ) -> tuple[Observed, Reason | None]:
+        """ "Out of memory" is said as well of a job that went on after one of its programs was ended for want of it:
+        when its own record says that all ended well, a kernel was lost, and not the job."""
+        if end[1] is Reason.OUT_OF_MEMORY:
+            recorded = self._places.exit_of(token, name.number)
+            if recorded is not None and recorded.code == 0:
+                return Observed.COMPLETED, None
+        return end
 
     def _may_still_show(self, token: str) -> bool:
         """Accounting learns a little later who cancelled a job."""
@@ -152,6 +185,7 @@ class Judge:
         end = states.end_state(past.state) if past is not None else None
         exit_ = self._places.exit_of(token, name.number)
         if past is not None and end is not None:
+            end = self._witnessed(name, token, end)
             if end == (Observed.FAILED, None) and (exit_ is None or not exit_.code):
                 exit_ = past.exit
             return self._ended(
@@ -180,7 +214,7 @@ class Judge:
         self._never_since.pop(token, None)
         verdict = self._verdict(token)
         if verdict is not None and state is not Observed.COMPLETED:
-            return Observation(Observed.FAILED, verdict[0], backend_detail=f"{verdict[1]} {detail}", hosts=hosts)
+            return Observation(Observed.FAILED, verdict[0], backend_detail=detail, hosts=hosts, explanation=verdict[1])
         if state is Observed.FAILED and reason is None:
             reason = exit_.reason if exit_ is not None else Reason.WORKER_LOST
             detail = detail if exit_ is None else f"{detail}; exit {exit_.code}:{exit_.signal}"

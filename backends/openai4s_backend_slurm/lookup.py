@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from openai4s_provisioner.orchestration.errors import CouldNotAsk
 from openai4s_provisioner.orchestration.models import ExternalHandle
 
-from . import parse, states
-from .broker import Absent, Broker, BrokerError, Refused
+from . import parse, states, wording
+from .broker import Absent, Broker, BrokerError, Failed, Refused
 from .parse import AccountingRow, JobName, QueueRow
 from .places import Places
 from .script import is_token, job_name
@@ -26,6 +26,7 @@ _HANDLE = re.compile(r"(\d{1,10})(?:@([A-Za-z0-9][A-Za-z0-9_.-]*))?/([A-Za-z0-9.
 _NO_ACCOUNTING_FOR_S = 600.0
 _ACCOUNTING_SINCE = "now-30days"
 _ACCOUNTING_BATCH = 200
+_GRANTED_HOLDS_S = 60.0
 
 
 def handle_of(name: JobName, token: str) -> ExternalHandle:
@@ -51,6 +52,7 @@ class Lookup:
         self._places = places
         self._cluster = cluster
         self._no_accounting_until = 0.0
+        self._granted: dict[tuple[str, str], tuple[float, int | None]] = {}
         self._guard = threading.Lock()
 
     def find(self, token: str) -> ExternalHandle | None:
@@ -75,7 +77,7 @@ class Lookup:
 
     def queue(self, cluster: str) -> list[QueueRow]:
         """All jobs of this account that the controller still has, also those that are over. Raises BrokerError."""
-        return parse.queue_rows(self._broker.run([*self._squeue(cluster), f"--user={os.getuid()}"]).stdout)
+        return self._ask_queue(cluster)
 
     def accounting(self, jobs: Mapping[int, str], cluster: str) -> dict[int, AccountingRow] | None:
         """What accounting has of these (number -> token). None: there is no accounting, or it does not answer."""
@@ -105,17 +107,39 @@ class Lookup:
             return None
         return parse.exit_in_details(answer.stdout, name.number)
 
+    def nodes_granted(self, partition: str, cluster: str) -> int | None:
+        """The most machines that one job may have there, up or down; None when that is not known. From memory soon."""
+        with self._guard:
+            asked_at, most = self._granted.get((partition, cluster), (-_GRANTED_HOLDS_S, None))
+        if time.monotonic() - asked_at >= _GRANTED_HOLDS_S:
+            argv = ["scontrol", "--all", "--oneliner", *on(cluster), "show", "partition", partition]
+            try:
+                most = parse.nodes_granted(self._broker.run(argv).stdout)
+            except BrokerError:
+                most = None
+            with self._guard:
+                self._granted[partition, cluster] = (time.monotonic(), most)
+        return most
+
     def _queue_of(self, token: str) -> list[QueueRow]:
         name = job_name(token)
         try:
-            answer = self._broker.run([*self._squeue(self._cluster), f"--user={os.getuid()}", f"--name={name}"])
+            rows = self._ask_queue(self._cluster, f"--name={name}")
         except BrokerError as error:
             raise CouldNotAsk(f"the cluster's queue could not be asked: {error}") from error
-        return [row for row in parse.queue_rows(answer.stdout) if row.name == name]
+        return [row for row in rows if row.name == name]
 
-    @staticmethod
-    def _squeue(cluster: str) -> list[str]:
-        return ["squeue", "--noheader", "--states=all", f"--format={parse.QUEUE_FORMAT}", *on(cluster)]
+    def _ask_queue(self, cluster: str, *which: str) -> list[QueueRow]:
+        """With its heading: without it, an empty queue looks like a site's command that has swallowed the answer.
+
+        Without --all a job in a partition that the site hides is as good as gone, even for its owner.
+        """
+        argv = ["squeue", "--all", "--states=all", f"--format={parse.QUEUE_FORMAT}", *on(cluster)]
+        answer = self._broker.run([*argv, f"--user={os.getuid()}", *which])
+        if not parse.is_queue(answer.stdout):
+            said = wording.last_line(answer.stderr) or wording.last_line(answer.stdout) or "nothing"
+            raise Failed(f"squeue printed no list of jobs, but: {said[:200]}", answer.stdout, answer.stderr, 0)
+        return parse.queue_rows(answer.stdout)
 
     def _in_accounting(self, token: str) -> int | None:
         """It lags, and it may be away: what it does not have says nothing."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from .states import Exit
 
 # The last field of each may hold anything, separators included.
-QUEUE_FORMAT = "%A|%T|%j|%u|%V|%S|%e|%l|%N|%P|%Q|%r"
+QUEUE_FORMAT = "%A|%T|%j|%D|%S|%e|%N|%P|%Q|%r"
 ACCOUNTING_FORMAT = "JobIDRaw,State,ExitCode,Start,End,NodeList,JobName"
-_QUEUE_FIELDS, _ACCOUNTING_FIELDS = 12, 7
+_QUEUE_FIELDS, _ACCOUNTING_FIELDS = 10, 7
 _PARSABLE = re.compile(r"(\d{1,10})(?:;([A-Za-z0-9][A-Za-z0-9_.-]*))?")
 _PLAIN = re.compile(r"Submitted batch job (\d{1,10})(?: on cluster ([A-Za-z0-9][A-Za-z0-9_.-]*))?")
 _HOSTS_MOST = 4096
@@ -33,8 +33,7 @@ class QueueRow:
     number: int
     state: str
     name: str
-    user: str
-    submitted_at: float | None
+    asks_nodes: int | None
     starts_at: float | None  # of a job that waits: expected
     ends_at: float | None
     nodes: str
@@ -63,6 +62,16 @@ def submitted(output: str) -> JobName | None:
     return told.pop() if len(told) == 1 else None
 
 
+def is_queue(output: str) -> bool:
+    """Whether it is a list of jobs, be it empty: it has its heading, or a row. Anything else has answered nothing."""
+    lines = output.splitlines()
+    return any(_is_heading(line) for line in lines) or any(_queue_row(line) is not None for line in lines)
+
+
+def _is_heading(line: str) -> bool:
+    return line.startswith("JOBID|") and line.count("|") == _QUEUE_FIELDS - 1
+
+
 def queue_rows(output: str) -> list[QueueRow]:
     return [row for line in output.splitlines() if (row := _queue_row(line)) is not None]
 
@@ -72,13 +81,12 @@ def _queue_row(line: str) -> QueueRow | None:
     number = number_of(parts[0])
     if len(parts) != _QUEUE_FIELDS or number is None:
         return None
-    _, state, name, user, submitted_at, starts_at, ends_at, _, nodes, partition, priority, reason = parts
+    _, state, name, asks_nodes, starts_at, ends_at, nodes, partition, priority, reason = parts
     return QueueRow(
         number,
         state,
         name,
-        user,
-        _time(submitted_at),
+        number_of(asks_nodes.partition("-")[0]),
         _time(starts_at),
         _time(ends_at),
         _nodes(nodes),
@@ -115,6 +123,13 @@ def exit_in_details(output: str, number: int) -> Exit | None:
         return None
     found = re.search(r"\bExitCode=(\d{1,5}:\d{1,5})\b", output)
     return exit_of(found.group(1)) if found else None
+
+
+def nodes_granted(output: str) -> int | None:
+    """The most machines that a job of this partition may have, in its one-line details; None when that is not said."""
+    found = [re.search(rf"\b{key}=(\d{{1,9}})\b", output) for key in ("MaxNodes", "TotalNodes")]
+    told = [int(each[1]) for each in found if each is not None]
+    return min(told, default=None)
 
 
 def recorded_exit(text: str) -> tuple[Exit, int | None] | None:

@@ -16,7 +16,7 @@ from .broker import Broker, BrokerError
 from .lookup import on
 from .parse import QueueRow
 
-_HOLDS_S = 30.0
+_HOLDS_S = 120.0  # it lists what everybody has waiting there
 _HIDDEN_HOLDS_S = 3600.0
 _TURN = re.compile(r"\(?(?:Priority|Resources|ReqNodeNotAvail)\b")
 
@@ -49,9 +49,9 @@ class Positions:
         return ranking
 
     def _ask(self, partition: str, cluster: str) -> list[tuple[int, int]]:
-        argv = ["squeue", "--noheader", "--states=PENDING", f"--partition={partition}", "--format=%A|%Q", *on(cluster)]
+        asked = ["--noheader", "--states=PENDING", f"--partition={partition}", "--format=%A|%Q", *on(cluster)]
         try:
-            lines = self._broker.run(argv).stdout.splitlines()
+            lines = self._broker.run(["squeue", "--all", *asked]).stdout.splitlines()
         except BrokerError:
             return []
         pairs = [line.partition("|")[::2] for line in lines]

@@ -65,6 +65,7 @@ _NOT_TO_SET = frozenset(
         ),
     }
 )
+_WHOLE = frozenset({"--export"})  # which only looks like the beginning of another one
 _NOT_TO_REMOVE = frozenset({"--job-name", "--nodes", "--ntasks-per-node", "--chdir", "--output"})
 
 
@@ -128,11 +129,12 @@ def read_profile(profile: ResourceProfile) -> SlurmProfile:
     found = SlurmProfile(**read)
     _check_options(found, where)
     if found.gpu_type and not profile.gpus:
-        raise ConfigError(f"{where}: gpu_type = {found.gpu_type!r}, but gpus = 0. Set gpus, or remove gpu_type.")
+        raise _wrong(where, "gpu_type", f"= {found.gpu_type!r}, but gpus = 0. Set gpus, or remove gpu_type.")
     if found.memory_style is MemoryStyle.CPU and profile.memory_mb % profile.cpus:
         raise ConfigError(
             f"{where}: memory_style = 'cpu' divides memory_mb = {profile.memory_mb} by cpus = {profile.cpus}, which "
-            "leaves a rest. Set memory_mb to a multiple of cpus."
+            "leaves a rest. Set memory_mb to a multiple of cpus.",
+            "memory_style",
         )
     return found
 
@@ -143,19 +145,23 @@ def read_options(options: Mapping[str, Any]) -> SlurmOptions:
     read = SlurmOptions(**_read(SlurmOptions, options, where))
     for name in read.commands:
         if name not in COMMANDS:
-            raise ConfigError(f"{where}: commands knows no {name!r}. Choose among {', '.join(COMMANDS)}.")
+            raise _wrong(where, "commands", f"knows no {name!r}. Choose among {', '.join(COMMANDS)}.")
     if not 1 <= read.deadline_s <= 25:
-        raise ConfigError(f"{where}: deadline_s = {read.deadline_s:g} is out of range. Use 1 to 25 seconds.")
+        raise _wrong(where, "deadline_s", f"= {read.deadline_s:g} is out of range. Use 1 to 25 seconds.")
     if not 0 <= read.min_interval_s <= 60:
-        raise ConfigError(f"{where}: min_interval_s = {read.min_interval_s:g} is out of range. Use 0 to 60 seconds.")
+        raise _wrong(where, "min_interval_s", f"= {read.min_interval_s:g} is out of range. Use 0 to 60 seconds.")
     if read.isolation_max_age_s < 60:
-        raise ConfigError(f"{where}: isolation_max_age_s = {read.isolation_max_age_s:g} is too small. Use at least 60.")
+        raise _wrong(where, "isolation_max_age_s", f"= {read.isolation_max_age_s:g} is too small. Use at least 60.")
     for path in read.mask:
         if not path.startswith("/"):
-            raise ConfigError(f"{where}: mask holds {path!r}, which is not an absolute path. Begin it with '/'.")
+            raise _wrong(where, "mask", f"holds {path!r}, which is not an absolute path. Begin it with '/'.")
     if read.slurm_conf and not read.slurm_conf.startswith("/"):
-        raise ConfigError(f"{where}: slurm_conf = {read.slurm_conf!r} is not an absolute path. Begin it with '/'.")
+        raise _wrong(where, "slurm_conf", f"= {read.slurm_conf!r} is not an absolute path. Begin it with '/'.")
     return read
+
+
+def _wrong(where: str, key: str, why: str) -> ConfigError:
+    return ConfigError(f"{where}: {key} {why}", key)
 
 
 def _read(kind: type[Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -163,10 +169,14 @@ def _read(kind: type[Any], given: Mapping[str, Any], where: str) -> dict[str, An
     values = {}
     for key, value in given.items():
         if key not in known:
-            raise ConfigError(f"{where}: backend 'slurm' knows no key {key!r}. Known keys: {', '.join(sorted(known))}.")
+            told = f"backend 'slurm' knows no key {key!r}. Known keys: {', '.join(sorted(known))}."
+            raise ConfigError(f"{where}: {told}", key)
         default = {} if known[key].default_factory is dict else known[key].default
         reader = _lines if key == "prologue" else next(reader for kind, reader in _READERS if isinstance(default, kind))
-        values[key] = reader(f"{where}: {key}", value)
+        try:
+            values[key] = reader(f"{where}: {key}", value)
+        except ConfigError as error:
+            raise ConfigError(str(error), key) from None
     return values
 
 
@@ -245,16 +255,16 @@ def _check_options(found: SlurmProfile, where: str) -> None:
     for option in found.sbatch_options:
         name = option.partition("=")[0]
         if not _OPTION.fullmatch(name):
-            raise ConfigError(f"{where}: sbatch_options holds {option!r}. Write each as '--name=value' or '--name'.")
-        if name in _NOT_TO_SET:
-            raise ConfigError(f"{where}: sbatch_options holds {name}, which this backend sets itself. Remove it.")
+            raise _wrong(where, "sbatch_options", f"holds {option!r}. Write each as '--name=value' or '--name'.")
+        if name in _NOT_TO_SET or (name not in _WHOLE and any(each.startswith(name) for each in _NOT_TO_SET)):
+            raise _wrong(where, "sbatch_options", f"holds {name}, which this backend sets itself. Remove it.")
     for option in found.remove_options:
         if not _OPTION.fullmatch(option):
-            raise ConfigError(f"{where}: remove_options holds {option!r}. Write each as '--name'.")
+            raise _wrong(where, "remove_options", f"holds {option!r}. Write each as '--name'.")
         if option in _NOT_TO_REMOVE:
-            raise ConfigError(f"{where}: remove_options holds {option}, without which no job can be run. Remove it.")
+            raise _wrong(where, "remove_options", f"holds {option}, without which no job can be run. Remove it.")
     for module in found.modules:
         if not module or module.startswith("-"):
-            raise ConfigError(f"{where}: modules holds {module!r}, which names no module. Remove it.")
+            raise _wrong(where, "modules", f"holds {module!r}, which names no module. Remove it.")
     if found.python and not found.python.startswith("/"):
-        raise ConfigError(f"{where}: python = {found.python!r} is not an absolute path. Begin it with '/'.")
+        raise _wrong(where, "python", f"= {found.python!r} is not an absolute path. Begin it with '/'.")

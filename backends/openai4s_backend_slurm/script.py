@@ -36,8 +36,6 @@ class Job:
     python: str
     program: tuple[str, ...]  # without interpreter and rank
     script: str  # as this machine sees it
-    comment: str = COMMENT
-    walltime_s: int = 0
 
 
 def is_token(text: str) -> bool:
@@ -47,11 +45,6 @@ def is_token(text: str) -> bool:
 def job_name(token: str) -> str:
     """How a job is found again by its token. Begins with a letter, as some sites demand."""
     return _NAME + token
-
-
-def token_of(name: str) -> str:
-    """The token in a job's name; "" when it is none of ours."""
-    return name.removeprefix(_NAME) if name.startswith(_NAME) else ""
 
 
 def options(job: Job) -> tuple[str, ...]:
@@ -70,7 +63,7 @@ def submission(job: Job, parsable: bool = True) -> list[str]:
 def _identity(job: Job) -> list[str]:
     return [
         f"--job-name={job_name(job.token)}",
-        f"--comment={job.comment}:{job.token}",
+        f"--comment={COMMENT}:{job.token}",
         "--no-requeue",
         "--open-mode=append",
         f"--chdir={job.folder}",
@@ -101,9 +94,8 @@ def _resources(job: Job) -> list[str]:
     devices = [*([f"{kind}:{profile.gpus}"] if profile.gpus else []), *([site.gres] if site.gres else [])]
     if devices:
         asked.append(f"--gres={','.join(devices)}")
-    walltime_s = job.walltime_s or profile.walltime_s
-    if walltime_s:
-        asked.append(f"--time={_duration(walltime_s)}")
+    if profile.walltime_s:
+        asked.append(f"--time={_duration(profile.walltime_s)}")
     return asked
 
 

@@ -26,8 +26,8 @@ _LIVE: Mapping[str, Observed] = {
     "RESIZING": Observed.RUNNING,
     "SIGNALING": Observed.RUNNING,
     "STAGE_OUT": Observed.ENDING,
-    "SUSPENDED": Observed.RUNNING,
-    "STOPPED": Observed.RUNNING,
+    "SUSPENDED": Observed.PAUSED,
+    "STOPPED": Observed.PAUSED,
     "COMPLETING": Observed.ENDING,
     "EXPEDITING": Observed.RUNNING,
     "UPDATE_DB": Observed.RUNNING,
@@ -104,26 +104,36 @@ def canceller(text: str) -> int | None:
 
 @dataclass(frozen=True)
 class Waiting:
+    """Read by everybody: a site's partitions, QoS and accounts are not named."""
+
     words: str
-    never_clears: bool = False
+    remedy: str = ""  # of what never clears by itself: what to do
+
+    @property
+    def never_clears(self) -> bool:
+        return bool(self.remedy)
 
 
-_NEVER: Mapping[str, str] = {
-    "PartitionTimeLimit": "the profile asks for more time than its partition grants",
-    "PartitionNodeLimit": "the profile asks for more machines than its partition has or grants",
-    "AccountNotAllowed": "the account may not use this partition",
-    "QOSNotAllowed": "the quality of service may not use this partition",
-    "BadConstraints": "no machine satisfies the profile's constraints",
-    "InvalidAccount": "the account does not exist any more",
-    "InvalidQOS": "the quality of service does not exist any more",
-    "DependencyNeverSatisfied": "what it depends on will never be",
-    "ReservationDeleted": "the reservation was deleted",
-    "DeadLine": "it could not start before its deadline",
-    "AssociationTimeLimit": "the profile asks for more time than your account may have",
-    "QOSTimeLimit": "the profile asks for more time than its quality of service grants",
-    "MaxMemPerLimit": "the profile asks for more memory on one machine than this cluster grants",
-    "PartitionConfig": "the partition's own rules exclude what the profile asks for",
-    "JobHoldMaxRequeue": "it was put back into the queue too often",
+_LESS_TIME = "Choose less time, or another profile; else ask your administrator to shorten this one's"
+_FEWER_MACHINES = "Choose a profile with fewer machines"
+_ASK_FOR_PROFILE = "Ask your administrator to correct this profile, or choose another one"
+# What no other job's end, and no machine's return, can change: only another profile, or the site's own rules.
+_NEVER: Mapping[str, Waiting] = {
+    "PartitionTimeLimit": Waiting("the profile asks for more time than its machines are granted for", _LESS_TIME),
+    "AccountNotAllowed": Waiting("what the profile is charged to may not use its machines", _ASK_FOR_PROFILE),
+    "QOSNotAllowed": Waiting("the profile may not use its machines on the terms that it names", _ASK_FOR_PROFILE),
+    "BadConstraints": Waiting("no machine has everything that the profile demands", _ASK_FOR_PROFILE),
+    "InvalidAccount": Waiting("what the profile is charged to does not exist any more", _ASK_FOR_PROFILE),
+    "InvalidQOS": Waiting("the terms that the profile names do not exist any more", _ASK_FOR_PROFILE),
+    "DependencyNeverSatisfied": Waiting("what it depends on will never be", _ASK_FOR_PROFILE),
+    "ReservationDeleted": Waiting("the reservation that the profile names was deleted", _ASK_FOR_PROFILE),
+    "DeadLine": Waiting("it could not start before its deadline", "Start it again, or choose a smaller profile"),
+    "MaxMemPerLimit": Waiting(
+        "the profile asks for more memory on one machine than this cluster grants", "Choose less memory"
+    ),
+    "PartitionConfig": Waiting(
+        "the profile asks for more than its machines have, or their rules exclude it", _ASK_FOR_PROFILE
+    ),
 }
 _WAITS: Mapping[str, str] = {
     "None": "it was handed in and is about to be looked at",
@@ -136,8 +146,14 @@ _WAITS: Mapping[str, str] = {
     "Cleaning": "machines are being cleaned up after an earlier job",
     "Prolog": "its machine is being prepared",
     "NodeDown": "a machine that it needs is down",
-    "PartitionDown": "the partition is closed for the time being",
-    "PartitionInactive": "the partition is inactive for the time being",
+    "PartitionDown": "its machines are closed for the time being",
+    "PartitionInactive": "its machines take up no work for the time being",
+    "PartitionNodeLimit": (
+        "machines that it needs are out of service, or the profile asks for more of them than may be had together now"
+    ),
+    "AssociationTimeLimit": "the time that your group may use is used up, or the profile asks for more than is left",
+    "QOSTimeLimit": "the time granted on its terms is used up, or the profile asks for more than is left",
+    "JobHoldMaxRequeue": "it is on hold after too many starts; ask your administrator, or shut the kernel down",
     "JobArrayTaskLimit": "others of its kind run already",
     "JobHeldUser": "its owner has put it on hold; release it, or shut the kernel down",
     "JobHeldAdmin": "an administrator has put it on hold; ask why, or shut the kernel down",
@@ -158,11 +174,20 @@ _WAITS: Mapping[str, str] = {
     "OutOfMemory": "it ran out of memory before, and is held",
     "JobLaunchFailure": "its start failed, and it is tried again",
 }
+# The long form of what the first word of another reason says: machines that are down, drained or reserved.
+_OUT_OF_SERVICE = "nodes required for job are down"
+TOO_MANY_NODES = Waiting("the profile asks for more machines than there are for it", _FEWER_MACHINES)
 _HELD = "the scheduler holds it after a failed start; ask your administrator, or shut the kernel down"
 _UNKNOWN_REASON = "the scheduler has it wait"
 # What one job may have at most, or must have at least, is decided by the profile, and by no other job's end.
+_OWN_REMEDY = "Choose another profile, or ask your administrator what you may have"
 _OWN_LIMIT = re.compile(r"(?:QOS|Assoc)Max\w*Per(?:Job|Node)(?:Limit)?|QOSMin\w+")
 _LIMIT = re.compile(r"(?:QOS|Assoc|Association)(?:Grp|Max|Job|Resource|Usage)\w*|Max\w+PerAccount|AccountingPolicy")
+
+
+def is_node_limit(reason: str) -> bool:
+    """Which is said of machines that are out of service as well as of too many that are asked for."""
+    return re.split(r"[\s,(]", reason.strip("() "), maxsplit=1)[0] == "PartitionNodeLimit"
 
 
 def waiting(reason: str) -> Waiting:
@@ -171,16 +196,16 @@ def waiting(reason: str) -> Waiting:
     lowered = reason.lower()
     if "held" in lowered and code not in _WAITS:
         return Waiting(_HELD)
-    if _NEVER.get(code):
-        return Waiting(_NEVER[code], never_clears=True)
+    if code in _NEVER:
+        return _NEVER[code]
     if code in _WAITS:
         return Waiting(_WAITS[code])
     if _OWN_LIMIT.fullmatch(code):
-        return Waiting("the profile asks for more, or for less, than one job of yours may have here", never_clears=True)
+        return Waiting("the profile asks for more, or for less, than one session of yours may have here", _OWN_REMEDY)
     if _LIMIT.fullmatch(code):
         return Waiting("you, or your group, use as much as is allowed at once; it goes on when some of that ends")
     if "requeued" in lowered:
         return Waiting("it was put back into the queue")
-    if "UnavailableNodes" in reason or "unavailable" in lowered:
+    if "UnavailableNodes" in reason or "unavailable" in lowered or _OUT_OF_SERVICE in lowered:
         return Waiting(_WAITS["ReqNodeNotAvail"])
     return Waiting(_UNKNOWN_REASON)

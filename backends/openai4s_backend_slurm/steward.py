@@ -75,9 +75,8 @@ def _environment() -> dict[str, str]:
 def _wait(worker: subprocess.Popen[bytes], asked: list[int]) -> int:
     """The worker's exit code, as Popen has it. Orphans are reaped meanwhile."""
     while True:
-        for number in asked:
-            worker.send_signal(number)
-        asked.clear()
+        while asked:  # one that comes in between is met as well
+            worker.send_signal(asked.pop(0))
         code = worker.poll()
         if code is not None:
             return code

@@ -26,7 +26,7 @@ from openai4s_provisioner.orchestration.ports import (
 from openai4s_provisioner.orchestration.reasons import Reason
 
 from . import parse, script, wording
-from .broker import Absent, Answer, Broker, BrokerError, Denied, Refused
+from .broker import Absent, Answer, Broker, BrokerError, Denied, NotStarted, Refused
 from .lookup import Lookup, handle_of
 from .places import Places
 from .profiles import SlurmProfile, read_profile
@@ -75,8 +75,10 @@ class Submitter:
         except (Refused, Denied) as error:
             return self._refused(request.token, error)
         except Absent as error:
-            sentence = "The cluster's commands cannot be used on this machine. Ask your administrator about them."
+            sentence = f"The cluster's commands cannot be used here: {error}. Ask your administrator about them."
             return Rejected(Reason.BACKEND_UNAVAILABLE, sentence, f"{error}\n{error.stderr}".strip())
+        except NotStarted as error:
+            return Unknown(request.token, str(error), was_sent=False)
         except BrokerError as error:
             return Unknown(request.token, f"{error}\n{error.stderr}".strip())
         return self._landed(request.token, answer)
@@ -113,10 +115,8 @@ class Submitter:
         if alive:
             return Created(alive[0])
         reason, sentence = wording.refusal_of(error.stderr or error.stdout)
-        option = wording.unknown_option(error.stderr)
-        remedy = f"Add {option} to remove_options of the profile" if option else "Ask your administrator about it"
-        said = wording.last_line(error.stderr) or wording.last_line(error.stdout)
-        return Rejected(reason, f"{sentence}. {remedy}. It said: {said}", error.stderr.strip())
+        said = (error.stderr or error.stdout).strip()
+        return Rejected(reason, f"{sentence}. {wording.remedy_of(error.stderr)}.", said)
 
     def _found(self, token: str) -> ExternalHandle | None:
         try:

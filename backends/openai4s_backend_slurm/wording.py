@@ -84,8 +84,8 @@ _REFUSALS: tuple[tuple[str, Reason, str], ...] = (
     (r"unrecognized option|unknown option|invalid option", Reason.INVALID_SPEC, "This site refuses one of the options"),
     (r"invalid account|association", Reason.AUTHORIZATION_DENIED, "You may not submit under this account"),
     (r"reservation", Reason.INVALID_SPEC, "The profile names a reservation that you may not use"),
-    (r"qos", Reason.INVALID_SPEC, "The profile names a QoS that you may not use"),
-    (r"partition", Reason.INVALID_SPEC, "The profile names a partition that this cluster does not have for you"),
+    (r"qos", Reason.INVALID_SPEC, "The profile names terms of service that you may not use"),
+    (r"partition", Reason.INVALID_SPEC, "The profile names machines that this cluster does not have for you"),
     (r"gres|generic resource", Reason.INVALID_SPEC, "The profile asks for a kind of device that does not exist here"),
     (r"feature|constraint", Reason.INVALID_SPEC, "The profile asks for a feature that no machine here has"),
     (r"license", Reason.INVALID_SPEC, "The profile asks for a license that does not exist here"),
@@ -95,6 +95,7 @@ _REFUSALS: tuple[tuple[str, Reason, str], ...] = (
         "No machine of this cluster can ever grant what the profile asks for",
     ),
 )
+_PLAIN_OPTIONS = frozenset({"comment", "parsable", "no-requeue", "open-mode", "exclusive", "constraint", "mem", "time"})
 _OVER = re.compile(
     r"invalid job id|job/step already (?:completing|completed)|job has already (?:finished|completed)", re.I
 )
@@ -112,6 +113,15 @@ def refusal_of(text: str) -> tuple[Reason, str]:
         if re.search(pattern, text, re.IGNORECASE):
             return reason, sentence
     return Reason.BACKEND_REJECTED, "The cluster refused the job"
+
+
+def remedy_of(text: str) -> str:
+    """What to do about a definite no. An option is named only where its name is no word of the scheduler's."""
+    option = unknown_option(text)
+    if not option:
+        return "Ask your administrator about it"
+    named = f"Add {option}" if option.lstrip("-") in _PLAIN_OPTIONS else "Add the option that the site does not know"
+    return f"{named} to remove_options of the profile"
 
 
 def unknown_option(text: str) -> str:
@@ -132,4 +142,4 @@ def hint_of(line: str) -> str:
 
 def last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:500] if lines else ""
+    return "".join(each if each.isprintable() else "?" for each in lines[-1][:500]) if lines else ""

@@ -162,6 +162,10 @@ class Lab:
         for each in self.ask("GET", "api/kernels"):
             with contextlib.suppress(urllib.error.HTTPError):
                 self.ask("DELETE", f"api/kernels/{each['id']}")
+        for each in self.ask("GET", "openai4s/sessions")["batches"]:
+            if each["state"] != "ended":
+                with contextlib.suppress(urllib.error.HTTPError):
+                    self.ask("POST", f"openai4s/batches/{each['workload_id']}/stop", {})
 
     def tail(self, length: int = 4000) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")[-length:]

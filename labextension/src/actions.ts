@@ -13,9 +13,7 @@ import { OpenKernels } from './kernels';
 import { ActionName } from './model/notices';
 import { IBatch, ISession } from './model/seam';
 import { SessionsModel } from './model/sessions';
-import { title } from './model/words';
-
-export const EXTENSION_S = 3600;
+import { duration, title } from './model/words';
 
 export interface IActionsOptions {
   app: JupyterFrontEnd;
@@ -68,7 +66,7 @@ export class Actions {
         await client.keep(id);
         break;
       case 'extend':
-        await client.extend(id, EXTENSION_S);
+        await this._extend(workload);
         break;
       case 'start-again':
         await this._startAgain(workload);
@@ -85,7 +83,9 @@ export class Actions {
   /** The session first, so that a start which waits is given up; then what Jupyter still holds of its kernels. */
   private async _stop(workload: ISession | IBatch): Promise<void> {
     const { app, client, kernels } = this._options;
-    await client.stop(workload.workload_id, workload.kind);
+    if (workload.kind === 'BATCH' || !workload.start) {
+      await client.stop(workload.workload_id, workload.kind);
+    }
     if (workload.kind === 'SESSION') {
       for (const { kernel_id } of workload.kernels) {
         const context = kernels.context(kernel_id);
@@ -94,19 +94,43 @@ export class Actions {
     }
   }
 
+  /** Within what its profile allows; what the site refuses is told by whoever called. */
+  private async _extend(workload: ISession | IBatch): Promise<void> {
+    const { client, model, trans } = this._options;
+    const { askForExtension } = await import('./panel/extend');
+    const seconds = await askForExtension(model.find(workload.workload_id) ?? workload, trans);
+    if (seconds !== null) {
+      await client.extend(workload.workload_id, seconds);
+      const extended = trans.__('%1 runs %2 longer.', title(workload), duration(seconds, trans));
+      Notification.success(extended, { autoClose: 4000 });
+    }
+  }
+
   private async _startAgain(workload: ISession | IBatch): Promise<void> {
     const { app, client, kernels } = this._options;
-    const { kernel_id, path } = await client.startAgain(workload.workload_id);
-    const name = workload.kind === 'SESSION' ? workload.kernels.at(0)?.kernel_name : undefined;
-    const context = path === null ? undefined : kernels.contextOfPath(path);
+    if (workload.kind === 'SESSION' && workload.start) {
+      await this._tryAgain(workload);
+      return;
+    }
+    const kernel = workload.kind === 'SESSION' ? workload.kernels.at(0) : undefined;
+    const isOpen = typeof kernel?.path === 'string' && kernels.contextOfPath(kernel.path) !== undefined;
+    const { kernel_id: id, path } = await client.startAgain(workload.workload_id, !isOpen);
+    const name = kernel?.kernel_name;
+    if (path !== null && kernels.lead(path, { id, name }) === undefined) {
+      await app.commands.execute('docmanager:open', { path, kernel: { id, name } });
+    }
+  }
+
+  /** A start that was refused left nothing to start again: another kernel takes its place. */
+  private async _tryAgain(session: ISession): Promise<void> {
+    const { app, kernels } = this._options;
+    const [{ kernel_id, kernel_name, path }] = session.kernels;
+    const context = kernels.context(kernel_id);
     if (context) {
-      // Where Jupyter still held the dead kernel's session, that session has the new kernel now, and says so here.
-      await app.serviceManager.sessions.refreshRunning();
-      if (context.session?.kernel?.id !== kernel_id) {
-        await context.changeKernel({ id: kernel_id, name });
-      }
+      await context.changeKernel({ name: kernel_name });
     } else if (path !== null) {
-      await app.commands.execute('docmanager:open', { path, kernel: { id: kernel_id, name } });
+      await app.serviceManager.kernels.shutdown(kernel_id).catch(ignoreGone);
+      await app.commands.execute('docmanager:open', { path, kernel: { name: kernel_name } });
     }
   }
 }

@@ -12,7 +12,8 @@ import { CommandRegistry } from '@lumino/commands';
 import { Client } from './client';
 import { clusterIcon } from './icons';
 import type { Starter } from './launch/start';
-import { SessionsModel } from './model/sessions';
+import { IBatch, ISession } from './model/seam';
+import { IAttention, SessionsModel } from './model/sessions';
 import { title } from './model/words';
 import { SidePanel } from './panel/side';
 
@@ -25,13 +26,14 @@ export interface ICommandOptions {
   app: JupyterFrontEnd;
   client: Client;
   model: SessionsModel;
+  attention: IAttention;
   notebooks: INotebookTracker;
   panel: SidePanel;
   trans: TranslationBundle;
 }
 
 export function addCommands(options: ICommandOptions): void {
-  const { app, client, model, notebooks, panel, trans } = options;
+  const { app, client, model, attention, notebooks, panel, trans } = options;
   const { commands } = app;
   const workloadArgs = {
     type: 'object',
@@ -55,11 +57,15 @@ export function addCommands(options: ICommandOptions): void {
     execute: async args => {
       const workload = model.find(textOf(args['workload_id']));
       if (workload) {
-        const { logTab } = await import('./panel/log');
-        const { workload_id: workloadId, kind } = workload;
-        const tab = logTab({ client, trans, workloadId, kind, title: title(workload) });
-        app.shell.add(tab, 'main', { mode: 'split-bottom' });
-        app.shell.activateById(tab.id);
+        const { logId, logTab } = await import('./panel/log');
+        const { workload_id: workloadId, kind, hosts } = workload;
+        const id = logId(workloadId);
+        if (![...app.shell.widgets('main')].some(each => each.id === id)) {
+          const ranks = workersOf(workload);
+          const tab = logTab({ client, trans, attention, workloadId, kind, title: title(workload), ranks, hosts });
+          app.shell.add(tab, 'main', { mode: 'split-bottom' });
+        }
+        app.shell.activateById(id);
       }
     }
   });
@@ -116,6 +122,12 @@ async function telling(work: Promise<void>): Promise<void> {
   } catch (error) {
     Notification.error(error instanceof Error ? error.message : String(error), { autoClose: 15_000 });
   }
+}
+
+/** How many workers log: one on each machine of a session. */
+function workersOf(workload: ISession | IBatch): number {
+  const workers = workload.kind === 'SESSION' ? workload.conditions : [];
+  return workers.find(each => each.name === 'worker_registered')?.want ?? 1;
 }
 
 function textOf(value: unknown): string {

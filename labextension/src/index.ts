@@ -8,6 +8,7 @@ import { IConsoleTracker } from '@jupyterlab/console';
 import { ILauncher } from '@jupyterlab/launcher';
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { IRunningSessionManagers } from '@jupyterlab/running';
+import { SessionAPI } from '@jupyterlab/services';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator } from '@jupyterlab/translation';
@@ -18,7 +19,7 @@ import { Badge } from './badge/badge';
 import { Client } from './client';
 import { addCommands, offerCommands, NEW_NOTEBOOK, SHOW_PANEL } from './commands';
 import { OpenKernels } from './kernels';
-import { SessionsModel } from './model/sessions';
+import { IAttention, SessionsModel } from './model/sessions';
 import { followNotices } from './notices/follow';
 import { PageAttention } from './page';
 import { SidePanel } from './panel/side';
@@ -29,6 +30,7 @@ import { runningSection } from './running';
 interface ISessions {
   model: SessionsModel;
   client: Client;
+  attention: IAttention;
   kernels: OpenKernels;
   actions: Actions;
 }
@@ -51,16 +53,20 @@ const sessions: JupyterFrontEndPlugin<ISessions> = {
     consoles: IConsoleTracker | null
   ): ISessions => {
     const client = new Client(app.serviceManager.serverSettings);
-    const model = new SessionsModel(client, new PageAttention());
-    const kernels = new OpenKernels(model);
+    const attention = new PageAttention();
+    const model = new SessionsModel(client, attention);
+    const kernels = new OpenKernels(model, () => SessionAPI.listRunning(app.serviceManager.serverSettings));
     app.serviceManager.events.stream.connect((_, event) => {
       model.hear(event);
+    });
+    app.serviceManager.connectionFailure.connect(() => {
+      model.mayBeStale(); // events were lost as well
     });
     if (notebooks) {
       notebooks.widgetAdded.connect((_, panel) => {
         kernels.add(panel.sessionContext);
       });
-      new QueuedCells(model, kernels, notebooks);
+      new QueuedCells(kernels, notebooks);
     }
     consoles?.widgetAdded.connect((_, panel) => {
       kernels.add(panel.sessionContext);
@@ -69,7 +75,7 @@ const sessions: JupyterFrontEndPlugin<ISessions> = {
     void app.restored.then(() => {
       model.readSoon();
     });
-    return { model, client, kernels, actions: new Actions({ app, client, kernels, model, trans }) };
+    return { model, client, kernels, attention, actions: new Actions({ app, client, kernels, model, trans }) };
   }
 };
 
@@ -120,7 +126,7 @@ const panel: JupyterFrontEndPlugin<void> = {
   optional: [ICommandPalette, ILauncher, ILayoutRestorer, IRunningSessionManagers],
   activate: (
     app: JupyterFrontEnd,
-    { model, client, actions }: ISessions,
+    { model, client, attention, actions }: ISessions,
     translator: ITranslator,
     notebooks: INotebookTracker,
     palette: ICommandPalette | null,
@@ -142,7 +148,7 @@ const panel: JupyterFrontEndPlugin<void> = {
       },
       trans
     );
-    addCommands({ app, client, model, notebooks, panel: side, trans });
+    addCommands({ app, client, model, attention, notebooks, panel: side, trans });
     offerCommands(app.commands, palette, launcher, trans);
     app.shell.add(side, 'left', { rank: 350 });
     restorer?.add(side, side.id);

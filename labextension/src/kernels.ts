@@ -6,17 +6,25 @@
  */
 
 import { ISessionContext } from '@jupyterlab/apputils';
+import { Session } from '@jupyterlab/services';
 import { ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
+import { Guide, IGoal } from './guide';
 import { ISession } from './model/seam';
 import { SessionsModel } from './model/sessions';
 
 /** A connection that is being made gets so long before it is made anew. */
 const PATIENCE_MS = 1500;
+/** As kernelspecs name it whose kernels are in sessions. */
+const PROVISIONER = 'openai4s-provisioner';
 
 export class OpenKernels {
-  constructor(private readonly _model: SessionsModel) {
+  constructor(
+    private readonly _model: SessionsModel,
+    list: () => Promise<Session.IModel[]>
+  ) {
+    this._guide = new Guide(_model, list);
     _model.changed.connect(this._onModel, this);
   }
 
@@ -37,7 +45,17 @@ export class OpenKernels {
   }
 
   context(kernelId: string): ISessionContext | undefined {
-    return [...this._contexts].find(each => this._lastId.get(each) === kernelId);
+    return [...this._contexts].find(each => this._guide.goal(each) === kernelId || this._lastId.get(each) === kernelId);
+  }
+
+  /** This kernel was started for what is open at a path; undefined when nothing is open there. */
+  lead(path: string, goal: IGoal): ISessionContext | undefined {
+    const context = this.contextOfPath(path);
+    if (context) {
+      this._guide.lead(context, goal, this._lastId.get(context));
+      this._changed.emit();
+    }
+    return context;
   }
 
   /** Of a notebook or console; undefined for anything else. */
@@ -53,6 +71,11 @@ export class OpenKernels {
 
   /** The session of what a context holds, or held last: a dead kernel's end is told too. */
   session(context: ISessionContext): ISession | undefined {
+    const goal = this._guide.goal(context);
+    const next = goal === undefined ? undefined : this._model.ofKernel(goal);
+    if (next !== undefined) {
+      return next; // what was started is told before the notebook is connected to it
+    }
     const kernelId = this._lastId.get(context);
     return kernelId === undefined ? this._model.ofPath(context.path) : this._model.ofKernel(kernelId);
   }
@@ -61,8 +84,13 @@ export class OpenKernels {
     const kernelId = context.session?.kernel?.id;
     if (kernelId !== undefined) {
       this._lastId.set(context, kernelId);
-      this._model.kernelSeen(kernelId);
+      if (isOurs(context)) {
+        this._model.expect(kernelId);
+      } else {
+        this._model.kernelSeen(kernelId);
+      }
     }
+    this._guide.look(context);
     this._changed.emit();
   }
 
@@ -96,8 +124,22 @@ export class OpenKernels {
     }
   }
 
+  private readonly _guide: Guide;
   private readonly _changed = new Signal<this, void>(this);
   private readonly _contexts = new Set<ISessionContext>();
   private readonly _lastId = new WeakMap<ISessionContext, string>();
   private readonly _waiting = new Set<ISessionContext>();
+}
+
+/** Whether its kernelspec says that this kernel is in a session. */
+function isOurs(context: ISessionContext): boolean {
+  const name = context.session?.kernel?.name;
+  const stanza = name === undefined ? undefined : context.specsManager.specs?.kernelspecs[name]?.metadata;
+  const provisioner = stanza?.['kernel_provisioner'];
+  return (
+    typeof provisioner === 'object' &&
+    provisioner !== null &&
+    'provisioner_name' in provisioner &&
+    provisioner['provisioner_name'] === PROVISIONER
+  );
 }

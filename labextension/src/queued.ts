@@ -2,25 +2,24 @@
  * Cells that were run while their kernel waited in the queue, over a reload of the page.
  *
  * The kernel's connection keeps them in this page's memory until the kernel is there; a reload would lose them without
- * a word. So their ids are kept in the tab's own storage, and they are run again in the page that comes after. What
- * was sent to the kernel is forgotten here, so that nothing runs twice.
+ * a word. So their ids are kept in the tab's own storage, and they are run again in the page that comes after. The
+ * kernel's first sign of running what this page sent makes them forgotten, so that nothing runs twice.
  */
 
+import { ISessionContext } from '@jupyterlab/apputils';
 import { INotebookTracker, NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
+import { KernelMessage } from '@jupyterlab/services';
 
 import { OpenKernels } from './kernels';
-import { SessionsModel } from './model/sessions';
 
 const PREFIX = 'openai4s-queued:';
 
 export class QueuedCells {
   constructor(
-    model: SessionsModel,
     private readonly _kernels: OpenKernels,
     private readonly _notebooks: INotebookTracker
   ) {
     NotebookActions.executionScheduled.connect(this._onScheduled, this);
-    model.changed.connect(this._forgetSent, this);
     _notebooks.widgetAdded.connect(this._onAdded, this);
   }
 
@@ -33,23 +32,18 @@ export class QueuedCells {
     }
   }
 
-  /** Once a kernel is connected, its connection has sent what was waiting. */
-  private _forgetSent(): void {
-    this._notebooks.forEach(panel => {
-      const kernel = panel.sessionContext.session?.kernel;
-      const session = this._kernels.session(panel.sessionContext);
-      if (
-        kernel &&
-        !this._fromBefore.has(kernel.id) &&
-        session?.state !== 'starting' &&
-        kernel.connectionStatus === 'connected'
-      ) {
-        sessionStorage.removeItem(PREFIX + kernel.id);
-      }
-    });
+  /** All that waited was sent together, once the kernel was connected. */
+  private _forgetSent(context: ISessionContext, message: KernelMessage.IMessage): void {
+    const kernel = context.session?.kernel;
+    const parent = message.parent_header;
+    const isOurs = 'msg_type' in parent && parent.msg_type === 'execute_request' && parent.session === kernel?.clientId;
+    if (kernel && isOurs && !this._fromBefore.has(kernel.id)) {
+      sessionStorage.removeItem(PREFIX + kernel.id);
+    }
   }
 
   private _onAdded(_: unknown, panel: NotebookPanel): void {
+    panel.sessionContext.iopubMessage.connect(this._forgetSent, this);
     void this._runAgain(panel);
   }
 

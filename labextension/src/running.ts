@@ -24,7 +24,7 @@ export function runningSection(
     icon: () => stateIcon(workload.state, hasFailed(workload)),
     label: () => title(workload),
     labelTitle: () => workload.sentence,
-    detail: () => stateWord(workload.state, hasFailed(workload), trans),
+    detail: () => stateWord(workload, trans),
     open: () => void actions.perform('show', workload),
     shutdown: () => void actions.perform('stop', workload)
   });

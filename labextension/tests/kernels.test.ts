@@ -13,11 +13,13 @@ class Model {
   ofKernel = (): ISession => this.session;
   ofPath = (): ISession => this.session;
   kernelSeen = (): void => undefined;
+  expect = (): void => undefined;
   readSoon = (): void => undefined;
 }
 
 class Context {
   path = 'folder/analysis.ipynb';
+  specsManager = { specs: null };
   readonly kernelChanged = new Signal<this, void>(this);
   readonly disposed = new Signal<this, void>(this);
   readonly session = {
@@ -37,7 +39,9 @@ beforeEach(() => {
   vi.useFakeTimers();
   model = new Model();
   context = new Context();
-  new OpenKernels(model as unknown as SessionsModel).add(context as unknown as ISessionContext);
+  new OpenKernels(model as unknown as SessionsModel, () => Promise.resolve([])).add(
+    context as unknown as ISessionContext
+  );
 });
 
 afterEach(() => {

@@ -43,6 +43,11 @@ describe('the first choice', () => {
     }
   });
 
+  it('keeps what the profile gives where nothing was remembered of it', () => {
+    const remembered = { profile: 'small', kernel_name: 'ir-small-session', resources: { cpus: 2 } };
+    expect(firstChoice([SMALL], fromMetadata(remembered))?.amounts).toEqual({ ...SMALL.resources, cpus: 2 });
+  });
+
   it('does not exist where no kernel of a session is installed', () => {
     expect(firstChoice([{ ...SMALL, kernelspecs: [] }], null)).toBeNull();
   });
@@ -55,6 +60,13 @@ describe('a fault', () => {
     const found = faults(SMALL, choice, trans);
     expect(Object.keys(found)).toEqual(['walltime_s', 'cpus']);
     expect(found.walltime_s).toContain('4 h');
+  });
+
+  it('is not what the profile gives by itself, a limit that it does not state included', () => {
+    const open = { ...SMALL, resources: { ...SMALL.resources, walltime_s: 0, memory_mb: 0 } };
+    expect(faults(open, choiceOf(open), trans)).toEqual({});
+    const little = { ...choiceOf(open), amounts: { ...open.resources, walltime_s: 59 } };
+    expect(Object.keys(faults(open, little, trans))).toEqual(['walltime_s']);
   });
 
   it('cannot lie in what there is nothing to choose of', () => {

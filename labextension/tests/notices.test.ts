@@ -1,7 +1,8 @@
 import { beforeEach, describe, expect, it } from 'vitest';
 
 import { INotice, NoticeBoard } from '../src/model/notices';
-import { ISession } from '../src/model/seam';
+import { ISession, IStart } from '../src/model/seam';
+import { asSession } from '../src/model/starts';
 import { ENDED, NOW, READY, session, snapshot, trans } from './recorded';
 
 const ALL = { starting: true, ending: true, ended: true };
@@ -50,6 +51,26 @@ describe('a start', () => {
     expect(ready).toMatchObject({ key: started.key, kind: 'success', isPassing: true });
   });
 
+  it('that is checked first becomes the same notification, and a refused one is told by JupyterLab', () => {
+    const [kernel] = session().kernels;
+    const start: IStart = {
+      ...kernel,
+      profile: 'default',
+      profile_display_name: 'local session',
+      state: 'checking',
+      sentence: 'Checking that it is isolated.',
+      reason: null,
+      asked_at: NOW.toISOString(),
+      elapsed_s: 1
+    };
+    const [checked] = board.wanted(snapshot(asSession(start)), () => true, NOW, ALL);
+    expect(checked.text).toBe('analysis.ipynb: Checking that it is isolated.');
+    expect(shown({})[0].key).toBe(checked.key);
+    const reason = { code: 'ISOLATION_UNVERIFIED', sentence: 'No.', remedy: null, detail: '', actor: '' };
+    const refused = asSession({ ...start, state: 'refused', sentence: 'No.', reason });
+    expect(board.wanted(snapshot(refused), () => true, NOW, ALL)).toEqual([]);
+  });
+
   it('of a kernel that is not open here is silent', () => {
     expect(shown({}, ALL, false)).toEqual([]);
   });
@@ -88,6 +109,14 @@ describe('an end that is near', () => {
     board.walltimeWarned(session().workload_id, false);
     expect(shown(soon)).toEqual([]);
   });
+
+  it("of the machine's time is announced once, and a later end again", () => {
+    const at = (walltime_ends_at: string): string => shown({ ...READY, walltime_ends_at })[0].key;
+    board.walltimeWarned(session().workload_id, true);
+    const first = at('2026-11-29T21:09:00.000Z');
+    expect(at('2026-11-29T21:09:20.000Z')).toBe(first);
+    expect(at('2026-11-29T22:09:00.000Z')).not.toBe(first);
+  });
 });
 
 describe('what happened', () => {
@@ -98,6 +127,13 @@ describe('what happened', () => {
     expect(notice.text).toContain('used more memory than its profile allows');
     expect(notice.text).toContain('Choose a profile with more memory.');
     expect(notice.actions.map(action => action.name)).toContain('start-again');
+  });
+
+  it('the end of a console, which no file would lead to again, has no Start again', () => {
+    const kernels = session().kernels.map(kernel => ({ ...kernel, path: 'Console 1' }));
+    shown({ ...READY, kernels });
+    const [notice] = shown({ ...ENDED, kernels });
+    expect(notice.actions.map(action => action.name)).toEqual(['log', 'show']);
   });
 
   it('an end from before this page was loaded is not told', () => {

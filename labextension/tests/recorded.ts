@@ -45,6 +45,7 @@ export function session(changes: Partial<ISession> = {}): ISession {
     elapsed_s: 30,
     walltime_ends_at: null,
     can_extend: false,
+    most_extension_s: 0,
     lease_ends_at: '2026-11-29T23:00:00.000Z',
     hosts: [],
     resources: { cpus: 1, memory_mb: 0, gpus: 0, nodes: 1 },
@@ -80,7 +81,7 @@ export const ENDED: Partial<ISession> = {
 };
 
 export function snapshot(...sessions: ISession[]): ISnapshot {
-  return { sessions, batches: [], as_of: NOW.toISOString(), offline: null };
+  return { sessions, starts: [], batches: [], as_of: NOW.toISOString(), offline: null };
 }
 
 /** English, with the numbers put in, as JupyterLab does it. */

@@ -43,6 +43,77 @@ async function first(answer: ISnapshot | Error): Promise<void> {
   await vi.advanceTimersByTimeAsync(0);
 }
 
+const START = {
+  kernel_id: 'k',
+  kernel_name: 'python3-default-session',
+  path: 'folder/new.ipynb',
+  profile: 'default',
+  profile_display_name: 'local session',
+  state: 'checking' as const,
+  sentence: 'Checking that sessions are isolated.',
+  reason: null,
+  asked_at: '2026-11-29T21:00:00.000Z',
+  elapsed_s: 0
+};
+
+describe('a start that is no session yet', () => {
+  it('is found by its kernel and its notebook, promises nothing, and keeps the page asking', async () => {
+    await first({ ...snapshot(), starts: [START] });
+    expect(model.ofKernel('k')).toBe(model.ofPath('folder/new.ipynb'));
+    expect(model.ofKernel('k')).toMatchObject({ state: 'starting', met: 0, missing: null, sentence: START.sentence });
+    await vi.advanceTimersByTimeAsync(POLL_MS);
+    expect(server.asked).toBe(2);
+  });
+
+  it('that was refused is over, with its sentence', async () => {
+    const reason = { code: 'QUOTA_EXCEEDED', sentence: 'Too many.', remedy: null, detail: '', actor: '' };
+    await first({ ...snapshot(), starts: [{ ...START, state: 'refused', sentence: 'Too many.', reason }] });
+    expect(model.ofKernel('k')).toMatchObject({ state: 'ended', phase: 'FAILED', reason });
+    await vi.advanceTimersByTimeAsync(10 * POLL_MS);
+    expect(server.asked).toBe(1);
+  });
+});
+
+describe('a kernel that is expected', () => {
+  it('is read for until it is there, though no event tells of it', async () => {
+    await first(snapshot(session(ENDED)));
+    model.expect('k');
+    await vi.advanceTimersByTimeAsync(COALESCE_MS);
+    expect(server.asked).toBe(2);
+    server.answer = { ...snapshot(session(ENDED)), starts: [START] };
+    await vi.advanceTimersByTimeAsync(POLL_MS);
+    expect(model.ofKernel('k')?.state).toBe('starting');
+  });
+
+  it('that never comes is given up', async () => {
+    await first(snapshot(session(ENDED)));
+    model.expect('k');
+    await vi.advanceTimersByTimeAsync(100 * POLL_MS);
+    expect(server.asked).toBeLessThan(10);
+  });
+});
+
+describe('what may have been missed', () => {
+  it('is read when something was lost, and when somebody looks again after a while', async () => {
+    await first(snapshot(session(ENDED)));
+    model.mayBeStale();
+    await vi.advanceTimersByTimeAsync(COALESCE_MS);
+    expect(server.asked).toBe(2);
+    await vi.advanceTimersByTimeAsync(2 * POLL_MS);
+    page.changed.emit();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(server.asked).toBe(3);
+  });
+
+  it('is nothing where nothing is known', async () => {
+    await first(snapshot());
+    model.mayBeStale();
+    page.changed.emit();
+    await vi.advanceTimersByTimeAsync(10 * POLL_MS);
+    expect(server.asked).toBe(1);
+  });
+});
+
 describe('reading', () => {
   it('asks nothing before it is told to', async () => {
     await vi.advanceTimersByTimeAsync(600_000);

@@ -37,6 +37,7 @@ class Roster:
         self._lobby = lobby
         self._moved = moved
         self._workers: dict[tuple[str, int], _Worker] = {}
+        self._held: set[str] = set()  # allocations whose workers cannot speak for now
 
     # ---- what the reception asks and tells
 
@@ -73,7 +74,18 @@ class Roster:
         link = self.link(allocation_id, rank)
         return link is not None and link.send_control(dict(message))
 
+    def hold(self, allocation_id: str, is_paused: bool) -> None:
+        """Whether a worker of it that does not come back is waited for all the same."""
+        if is_paused:
+            self._held.add(allocation_id)
+        else:
+            self._held.discard(allocation_id)
+
+    def is_held(self, worker: _Worker) -> bool:
+        return worker.place.allocation_id in self._held
+
     def forget(self, allocation_id: str) -> None:
+        self._held.discard(allocation_id)
         for worker in [worker for worker in self._workers.values() if worker.place.allocation_id == allocation_id]:
             self._retire(worker, "the allocation is over")
 
@@ -170,8 +182,17 @@ class _Worker:
             self._roster.gone(self, "the worker has ended")
             return
         self._roster.cut(self, reason)
+        self._wait()
+
+    def _wait(self) -> None:
         self._stop_waiting()
-        self._patience = self._loop.call_later(self._reconnect_s, self._roster.gone, self, "it did not come back")
+        self._patience = self._loop.call_later(self._reconnect_s, self._waited)
+
+    def _waited(self) -> None:
+        if self._roster.is_held(self):
+            self._wait()
+        else:
+            self._roster.gone(self, "it did not come back")
 
     def _stop_waiting(self) -> None:
         if self._patience is not None:

@@ -123,6 +123,12 @@ class WorkerGateway:
             return running.call(running.roster.send, allocation_id, rank, message)
         return False
 
+    def hold(self, allocation_id: str, is_paused: bool) -> None:
+        """Whether the links of an allocation stay, however long they are silent."""
+        with contextlib.suppress(GatewayStopped):
+            running = self._must_run()
+            running.call(running.roster.hold, allocation_id, is_paused)
+
     def open_endpoint(self, allocation_id: str, launch_id: str, name: str) -> Endpoint:
         """Bind the five sockets of one launch; an endpoint of that name or launch is replaced."""
         return self._must_run().open_endpoint(allocation_id, launch_id, name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from pathlib import Path
 
 from jupyter_events import EventLogger
@@ -16,8 +17,8 @@ from jupyter_events.schema_registry import SchemaRegistryException
 from ..app import LeaseNotice, Notice, SessionChange
 from ..orchestration.models import Phase
 from ..orchestration.readiness import Readiness
+from ..starts import CHECKING, Start
 
-CHECKING = "Checking that sessions of this profile are isolated where they will run."
 SCHEMA_ID = "https://events.openai4s.dev/session/v1"
 LEASE_SCHEMA_ID = "https://events.openai4s.dev/lease/v1"
 WALLTIME_SCHEMA_ID = "https://events.openai4s.dev/walltime/v1"
@@ -39,16 +40,21 @@ class Announcer:
 
     def announce_from_any_thread(self, change: SessionChange | Notice) -> None:
         # A sync caller's loop runs only during its calls: what happens between them reaches the log of the state.
-        if not self._loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # it is closed
             self._loop.call_soon_threadsafe(self._announce, change)
 
-    def checking(self, elapsed_s: float) -> None:
-        """There is no session yet: whether there may be one is still being found out. On the loop."""
-        self._log.info("Kernel %s: %s", self._kernel_id, CHECKING)
-        readiness = Readiness(granted=False, workers=0, workspaces=0, ranks=1, kernel=False)
-        change = SessionChange("", self._kernel_id, Phase.SUBMITTING, readiness, CHECKING, None, elapsed_s)
+    def announce_start(self, start: Start) -> None:
+        """There is no session yet: it is being found out whether there may be one, or there is none. On the loop."""
         if self._event_logger is not None:
+            readiness = Readiness(granted=False, workers=0, workspaces=0, ranks=1, kernel=False)
+            phase = Phase.SUBMITTING if start.reason is None else Phase.FAILED
+            elapsed_s = max(0.0, time.time() - start.asked_at)
+            change = SessionChange("", self._kernel_id, phase, readiness, start.sentence, start.reason, elapsed_s)
             self._event_logger.emit(schema_id=SCHEMA_ID, data=change.as_event())
+
+    def still_checking(self) -> None:
+        """For the log, once it takes long."""
+        self._log.info("Kernel %s: %s", self._kernel_id, CHECKING)
 
     def _announce(self, change: SessionChange | Notice) -> None:
         if isinstance(change, SessionChange):

@@ -15,7 +15,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from ..app import load_site_config
 from ..orchestration.errors import ConfigError, ProvisionerError
 from ..orchestration.models import KernelTransport, ResourceProfile
-from . import cli_batch, cli_extend, cli_keep, cli_run, cli_status, kernelspecs
+from . import cli_batch, cli_extend, cli_keep, cli_run, cli_site, cli_status, kernelspecs
 from .cli_settings import add_settings, settings_of
 
 
@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     cli_batch.add_commands(commands)
     cli_run.add_commands(commands)
     cli_status.add_commands(commands)
+    cli_site.add_commands(commands)
     return parser
 
 

@@ -31,6 +31,7 @@ from .command_request import Command, batch_request, chosen_variables, notebook_
 
 _FOLLOW_S = 0.25
 _STOP_WAIT_S = 20.0
+_TASK_LOOK_S = 0.2
 _A_DAY_S = 24 * 3600.0
 _SHOWN_ID = 12
 
@@ -110,8 +111,8 @@ def _show(arguments: argparse.Namespace) -> int:
             "wish": now.workload.desired,
             "profile": now.workload.profile,
             "owner": now.workload.owner,
-            "folder": now.workload.spec.workspace,
-            "command": _what(entry),
+            "folder": _plain(now.workload.spec.workspace),
+            "command": _plain(_what(entry)),
             "submitted": _clock(now.workload.created_at),
             "waiting": now.allocation.waiting,
             "started": _clock(ended.started_at) if ended else _clock(now.allocation.granted_at),
@@ -126,7 +127,7 @@ def _show(arguments: argparse.Namespace) -> int:
         }
         for name, value in facts.items():
             if str(value).strip():
-                print(f"{name + ':':14}{value}")
+                print(f"{name + ':':14}" + "\n".join(map(_plain, str(value).split("\n"))))
         return 0
 
     return _with_one(arguments, show)
@@ -140,18 +141,40 @@ def _turned_away(store: Store, workload_id: str) -> str:
 
 
 def _task_line(task: Task) -> str:
-    phase = "WAITING" if task.started_at is None else "RUNNING"
-    facts = (task.task_id[:_SHOWN_ID], "TASK", phase, "-", f"in {task.workload_id[:_SHOWN_ID]}")
-    return "\t".join((*facts, _clock(task.created_at), shlex.join(task.argv)))
+    phase = "ENDED" if task.ended_at is not None else "WAITING" if task.started_at is None else "RUNNING"
+    code = "-" if task.exit_code is None else str(task.exit_code)
+    facts = (task.task_id[:_SHOWN_ID], "TASK", phase, code, f"in {task.workload_id[:_SHOWN_ID]}")
+    return "\t".join((*facts, _clock(task.created_at), _plain(shlex.join(task.argv))))
 
 
 async def _stop_task(app: CommandApp, beginning: str) -> bool:
     """Whether it is a task that is meant; then its end is wished, and whoever drives its session carries that out."""
-    found = [task for task in await app.store.run(tasks.named, beginning) if task.actor == getpass.getuser()]
-    if len(found) != 1:
+    if len(beginning) < tasks.SHORTEST_ID:
         return False
-    await app.store.run(tasks.cancel, found[0].task_id, getpass.getuser(), time.time())
+    found = [task for task in await app.store.run(tasks.named, beginning) if await _is_mine(app, task)]
+    open_ones = [task for task in found if task.ended_at is None]
+    if len(open_ones) > 1 or (len(found) > 1 and not open_ones):
+        raise Refused(Reason.INVALID_SPEC, f"Several ids begin with {beginning!r}. Give more of it.")
+    if not found:
+        return False
+    task: Task | None = (open_ones or found)[0]
+    assert task is not None
+    await app.store.run(tasks.cancel, task.task_id, getpass.getuser(), time.time())  # nothing for one that has ended
+    deadline = time.monotonic() + _STOP_WAIT_S
+    while task is not None and task.ended_at is None and time.monotonic() < deadline:
+        await asyncio.sleep(_TASK_LOOK_S)
+        task = await app.store.run(tasks.task, task.task_id)
+    if task is not None and task.ended_at is None:
+        print(f"{task.task_id[:_SHOWN_ID]} will be stopped; the wish is kept", file=sys.stderr)
+    elif task is not None:
+        print(_task_line(task))
     return True
+
+
+async def _is_mine(app: CommandApp, task: Task) -> bool:
+    """Whoever asked for it: it runs in a session of this account."""
+    workload = await app.store.run(Store.workload, task.workload_id)
+    return workload is not None and workload.owner == getpass.getuser()
 
 
 def _stop(arguments: argparse.Namespace) -> int:
@@ -231,7 +254,12 @@ def _with_one(
 def _command_of(entry: Listed) -> str:
     workload = entry.now.workload
     if workload.kind is not Kind.BATCH:
-        raise Refused(Reason.INVALID_SPEC, f"{workload.workload_id[:_SHOWN_ID]} is a session, not a command.")
+        shown = workload.workload_id[:_SHOWN_ID]
+        raise Refused(
+            Reason.INVALID_SPEC,
+            f"{shown} is a session, not a command: what it prints is in its notebook. 'jupyter openai4s show {shown}' "
+            "says how it is.",
+        )
     return workload.workload_id
 
 
@@ -251,7 +279,12 @@ def _status(entry: Listed) -> int:
 def _line(entry: Listed) -> str:
     workload = entry.now.workload
     facts = (workload.workload_id[:_SHOWN_ID], workload.kind, workload.phase, _exit(entry) or "-", workload.profile)
-    return "\t".join((*facts, _clock(workload.created_at), _what(entry)))
+    return "\t".join((*facts, _clock(workload.created_at), _plain(_what(entry))))
+
+
+def _plain(text: str) -> str:
+    """One line, whatever a name holds: nothing in it moves the terminal's cursor, or looks like a further line."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def _what(entry: Listed) -> str:

@@ -89,7 +89,8 @@ async def _followed(store: StoreThread, state_dir: Path, task: Task) -> int:
 
 def _status(task: Task) -> int:
     if task.signal is not None:
-        print(f"jupyter openai4s: the task ended by signal {task.signal}", file=sys.stderr)
+        why = f": {task.detail}" if task.detail else ""
+        print(f"jupyter openai4s: the task ended by signal {task.signal}{why}", file=sys.stderr)
         return 128 + task.signal
     if task.detail or task.exit_code is None:
         print(f"jupyter openai4s: {task.detail or 'the task ended without an exit code'}", file=sys.stderr)

@@ -13,13 +13,10 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
-from jupyter_core.paths import jupyter_config_path
-from traitlets.config import Application, Config
+from traitlets.config import Config
 
 from ..app_values import AppSettings
-from .settings import OpenAI4S
-
-_FILES = ("jupyter_config", "jupyter_server_config")  # the later one counts more
+from .settings import OpenAI4S, configured
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -30,14 +27,15 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 def settings_of(arguments: argparse.Namespace) -> AppSettings:
     options = {name: value for name in ("cluster_toml", "state_dir") if (value := getattr(arguments, name))}
-    config = _configured()
+    config = configured()
     config.merge(Config({"OpenAI4S": options}))
     return OpenAI4S(config=config).frozen()
 
 
 def run_here(work: Coroutine[Any, Any, int]) -> int:
     """On a loop of its own. An interrupt ends this call, and nothing that it submitted."""
-    logging.getLogger("openai4s_provisioner").setLevel(logging.ERROR)  # a refusal is said once, and not by the log
+    if logging.lastResort is not None:  # a refusal is said once, and not by our log, nor by a backend's as well
+        logging.lastResort.setLevel(logging.ERROR)
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:
@@ -45,12 +43,3 @@ def run_here(work: Coroutine[Any, Any, int]) -> int:
     except BrokenPipeError:  # the reader of our output has seen enough
         sys.stderr.close()
         return 141
-
-
-def _configured() -> Config:
-    """The part of Jupyter's configuration files that is about us."""
-    reader = Application()
-    for name in _FILES:
-        reader.load_config_file(name, path=jupyter_config_path())
-    ours: Config = reader.config.get("OpenAI4S", Config())
-    return Config({"OpenAI4S": ours})

@@ -13,6 +13,7 @@ from jupyter_server.extension.application import ExtensionApp
 from ..orchestration.errors import ProvisionerError
 from . import announcer, pending_kernels, routes
 from .control_door import ControlDoor
+from .server_log import ServerLog
 from .settings import OpenAI4S
 
 
@@ -23,12 +24,15 @@ class SessionsExtension(ExtensionApp):
     extension_url = "/openai4s"
 
     door: ControlDoor
+    server_log: ServerLog
 
     def initialize_settings(self) -> None:
         """Called while the server is made, before any kernel."""
         server = self.serverapp
         assert server is not None
         assert server.event_logger is not None
+        self.server_log = ServerLog(server.log)
+        self.server_log.join()
         settings = OpenAI4S(parent=server)
         self.door = ControlDoor(settings.frozen())
         if settings.pending_kernels:
@@ -43,10 +47,11 @@ class SessionsExtension(ExtensionApp):
         manager = self.serverapp.kernel_manager if self.serverapp else None
         if isinstance(manager, pending_kernels.PendingSessions):
             await manager.give_up_all()
+        self.server_log.leave()
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
         """Called once the server's loop runs: drive what is open, and say what is wrong."""
-        trouble = self.door.trouble()
+        trouble = await self.door.trouble()
         try:
             if trouble is None and await self.door.resume():
                 self.log.info(

@@ -184,8 +184,10 @@ class PendingSessions(_Base):
         await asyncio.gather(*map(self._give_up, list(self._sessions)))
 
     def remove_kernel(self, kernel_id: str) -> KernelManager:
-        if self._sessions.pop(kernel_id, None) is not None:
+        if (start := self._sessions.pop(kernel_id, None)) is not None:
             self._kernel_connections.pop(kernel_id, None)
+            if isinstance(start.kernel.provisioner, SessionProvisioner):
+                start.kernel.provisioner.forget_start()
         return super().remove_kernel(kernel_id)
 
     async def _give_up(self, kernel_id: str) -> None:

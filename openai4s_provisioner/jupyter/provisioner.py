@@ -8,10 +8,12 @@ Jupyter does not tell `kill` and `terminate` whether a restart follows.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,16 +23,18 @@ from jupyter_client.kernelspec import KernelSpec, NoSuchKernel
 from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Unicode
+from traitlets.config import Config
 
 from ..app import ControlPlane, KernelRequest, KernelState, Notice, SessionChange
 from ..orchestration.errors import ConfigError, Refused, SessionEnded
 from ..orchestration.models import KernelLaunch, KernelTransport
 from ..orchestration.reasons import Reason
+from ..starts import Start
 from .announcer import Announcer
 from .environment import installation_folders, kernel_argv, session_environment
 from .failed_starts import forgotten_if_it_fails
 from .kernelspecs import MARK, chosen_transport, mark
-from .settings import OpenAI4S
+from .settings import OpenAI4S, configured
 
 _T = TypeVar("_T")
 _POLL_S = 0.05
@@ -54,6 +58,7 @@ class SessionProvisioner(KernelProvisionerBase):
 
     _control: ControlPlane | None = None
     _request: KernelRequest | None = None
+    _start: Start | None = None  # while it is no session yet
     _running = False  # between a launch and the `wait` that found its process ended
     _ending_wished = False  # Jupyter asked for the end of this process, so its end is no surprise
     _is_listening = False  # to the restarter's "dead"
@@ -71,6 +76,13 @@ class SessionProvisioner(KernelProvisionerBase):
     @forgotten_if_it_fails
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
         """Called before every launch, restarts included. Asks admission; its refusal is what the person reads."""
+        control = self._control_plane()
+        is_new = not control.holds(self.kernel_id) and not self._died  # a restarter is no reason for a new session
+        self._start = self._start_of(control, kwargs.get("env", {})) if is_new else None
+        with self._shown(control):
+            return await self._admitted(control, kwargs)
+
+    async def _admitted(self, control: ControlPlane, kwargs: dict[str, Any]) -> dict[str, Any]:
         spec = self._base_spec()
         self.kernel_spec = spec
         chosen = set(spec.env)
@@ -79,11 +91,8 @@ class SessionProvisioner(KernelProvisionerBase):
         argv = kernel_argv(spec, extra_arguments, {k: v for k, v in kwargs.items() if isinstance(v, str)})
         kwargs["env"] = session_environment(kwargs["env"], chosen)
         request = self._kernel_request(spec, argv, kwargs)
-        control = self._control_plane()
-        if not control.holds(self.kernel_id) and not self._died:  # a restarter is never a reason for a new session
-            notice = asyncio.get_running_loop().call_later(
-                _LONG_ADMISSION_S, self._announcer().checking, _LONG_ADMISSION_S
-            )
+        if self._start is not None:
+            notice = asyncio.get_running_loop().call_later(_LONG_ADMISSION_S, self._announcer().still_checking)
             try:
                 await self._unless_given_up(control.admit(request))
             finally:
@@ -106,16 +115,21 @@ class SessionProvisioner(KernelProvisionerBase):
         loop = asyncio.get_running_loop()
 
         def announce(change: SessionChange | Notice) -> None:
+            control.starts.forget(self.kernel_id)  # it is a session
             announcer.announce_from_any_thread(change)
-            if isinstance(change, SessionChange) and change.recovered and not loop.is_closed():
-                loop.call_soon_threadsafe(self._recovered)
+            if isinstance(change, SessionChange) and change.recovered:
+                with contextlib.suppress(RuntimeError):  # the caller's loop is closed
+                    loop.call_soon_threadsafe(self._recovered)
 
-        launching = control.launch(request, announce)
-        try:
-            endpoint = await self._unless_given_up(launching)
-        except (asyncio.CancelledError, StartGivenUp):
-            control.release(self.kernel_id, Reason.USER_CANCELLED, "the caller gave up the start")
-            raise
+        with self._shown(control):
+            launching = control.launch(request, announce)
+            try:
+                endpoint = await self._unless_given_up(launching)
+            except (asyncio.CancelledError, StartGivenUp):
+                self._hand_back(control, Reason.USER_CANCELLED, "the caller gave up the start")
+                raise
+        self._start = None
+        control.starts.forget(self.kernel_id)
         self._running, self._ending_wished, self._died = True, False, False
         connection_info = KernelConnectionInfo(
             transport="ipc",
@@ -184,13 +198,32 @@ class SessionProvisioner(KernelProvisionerBase):
         self._running = False
         if restart or self._control is None:
             return
-        released = self._control.release(self.kernel_id, Reason.USER_CANCELLED, "kernel shut down")
-        if not self._under_a_server():
+        self.forget_start()
+        released = self._hand_back(self._control, Reason.USER_CANCELLED, "kernel shut down")
+        if released is not None and not self._under_a_server():
             await _finished(released, RELEASE_WAIT_S)
 
     def give_up(self) -> None:
         """Called when the kernel is shut down while it still starts: the start fails at once, and leaves nothing."""
         self._is_given_up.set()
+
+    def forget_start(self) -> None:
+        """Called when the kernel is gone from its manager: a refusal is told as long as it is there."""
+        if self._control is not None:
+            self._control.starts.forget(self.kernel_id)
+
+    def _start_of(self, control: ControlPlane, env: Mapping[str, str]) -> Start:
+        """What is to be shown of this start before it is a session."""
+        profile = control.chosen(self.kernel_id).profile or self.profile
+        name, display_name = control.profile_named(profile)
+        path = env.get("JPY_SESSION_NAME", "")
+        return Start(self.kernel_id, self._manager.kernel_name, name, display_name, path)
+
+    def _shown(self, control: ControlPlane) -> AbstractContextManager[None]:
+        """Whatever becomes of a first start is told, until it is a session."""
+        if self._start is None:
+            return contextlib.nullcontext()
+        return control.starts.shown(self._start, self._announcer().announce_start)
 
     def _announcer(self) -> Announcer:
         return Announcer(getattr(self.parent, "event_logger", None), self.log, self.kernel_id)
@@ -213,7 +246,22 @@ class SessionProvisioner(KernelProvisionerBase):
         """The restarter's "dead" callback: the kernel left Jupyter's map, and nothing else will release it."""
         self._running = False
         if self._control is not None:
-            self._control.release(self.kernel_id, Reason.KERNEL_START_FAILED, "the kernel kept dying")
+            self._hand_back(self._control, Reason.KERNEL_START_FAILED, "the kernel kept dying")
+
+    def _hand_back(self, control: ControlPlane, reason: Reason, actor: str) -> Future[None] | None:
+        """Ask for the end of the session. Nobody waits for it under a server: what goes wrong is said in the log."""
+
+        def told(released: Future[None]) -> None:
+            if not released.cancelled() and (error := released.exception()) is not None:
+                self.log.error("The session of kernel %s could not be given back: %s", self.kernel_id, error)
+
+        try:
+            released = control.release(self.kernel_id, reason, actor)
+        except RuntimeError as error:  # its control plane has stopped
+            self.log.error("The session of kernel %s could not be given back: %s", self.kernel_id, error)
+            return None
+        released.add_done_callback(told)
+        return released
 
     def _recovered(self) -> None:
         """A lost session came back in another allocation: clients must hear what a restart of the kernel tells them."""
@@ -230,7 +278,10 @@ class SessionProvisioner(KernelProvisionerBase):
 
     def _control_plane(self) -> ControlPlane:
         if self._control is None:
-            self._control = ControlPlane.shared(OpenAI4S(parent=self).frozen())
+            settings = OpenAI4S(parent=self)
+            if not self._under_a_server():  # papermill, nbclient, a console: nobody has read the server's files
+                settings = OpenAI4S(config=_over(configured(), self.config))
+            self._control = ControlPlane.shared(settings.frozen())
         return self._control
 
     def _state(self) -> KernelState | None:
@@ -322,6 +373,12 @@ class SessionProvisioner(KernelProvisionerBase):
             choice=chosen.choice,
             state_was_lost=self._died,
         )
+
+
+def _over(files: Config, own: Config) -> Config:
+    """What a program was configured with itself counts more than what the files say."""
+    files.merge(own)
+    return files
 
 
 async def _finished(future: Future[None], timeout_s: float) -> None:

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from jupyter_client.kernelspec import KernelSpec, NoSuchKernel
+from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
@@ -30,14 +31,12 @@ class Launches(SessionsHandler):
     @web.authenticated
     @authorized
     async def post(self) -> None:
-        content = self.json_object("kernel_id", "profile", "kernel_name", "resources", "path")
+        content = self.json_object("kernel_id", "profile", "kernel_name", "resources")
         kernel_id = _kernel_id(text_of(content, "kernel_id", 36))
         kernel_name = text_of(content, "kernel_name", 256)
         profile = content.get("profile", "")
         if not isinstance(profile, str) or len(profile) > 64:
             raise invalid("profile is not the name of one. Send one of GET profiles.")
-        if "path" in content and content["path"] is not None:
-            text_of(content, "path", 4096)
         spec_profile = profile_of(self._kernelspec(kernel_name, 400).metadata)
         if spec_profile is None:
             raise invalid(f"The kernel {kernel_name!r} starts no session, so nothing can be chosen for it.")
@@ -67,40 +66,54 @@ class StartAgain(SessionsHandler):
     @web.authenticated
     @authorized
     async def post(self, workload_id: str) -> None:
-        self.json_object()
+        makes_session = self.json_object("make_session").get("make_session", True)
+        if not isinstance(makes_session, bool):
+            raise invalid("make_session is not true or false.")
         view = await self.ask(lambda desk: desk.view(workload_id, Kind.SESSION))
         workload, spec = view.seen.now.workload, view.seen.now.workload.spec
         assert isinstance(spec, SessionSpec)
         if not view.is_over:
             raise Wrong(409, "The session is not over. Stop it first, or restart its kernel.", "INVALID_SPEC")
         kernelspec(self, spec.kernel_name, 409)
+        path = await self._notebook(view)
 
         async def check(desk: PersonDesk) -> ResourceProfile:
             return desk.check_choice(workload.profile, spec.choice)
 
         await self.ask(check)
-        kernel_id, path = str(uuid.uuid4()), self._notebook(view)
+        kernel_id = str(uuid.uuid4())
         try:
             self.door.control().choose(kernel_id, ChosenStart(workload.profile, spec.choice))
-            await self._start(kernel_id, spec.kernel_name, path)
+            await self._start(kernel_id, spec.kernel_name, path, makes_session)
         except ConfigError as error:
             raise told(error) from error
-        self.answer({"kernel_id": kernel_id, "path": path or None}, 202)
+        self.answer({"kernel_id": kernel_id, "path": path}, 202)
 
-    def _notebook(self, view: View) -> str:
-        """Its path in this server's contents; "" when it has none there."""
+    async def _notebook(self, view: View) -> str:
+        """Its path in this server's contents. Raises Wrong where there is none: nobody would connect to the kernel.
+
+        A console has a path too, but of no file; it is over with its kernel.
+        """
         path = next((each.notebook_path for each in view.seen.now.bindings if each.notebook_path), "")
         short = self.shorten(path) if path else ""
-        return "" if short.startswith("/") else short
+        if not short or short.startswith("/"):
+            raise _no_notebook("Its kernel belonged to no notebook of this server")
+        try:
+            found = await ensure_async(self.contents_manager.get(short, content=False))
+        except web.HTTPError:
+            raise _no_notebook(f"There is no notebook {short[:256]} any more, or there never was one") from None
+        if found["type"] != "notebook":
+            raise _no_notebook(f"{short[:256]} is not a notebook")
+        return short
 
-    async def _start(self, kernel_id: str, kernel_name: str, path: str) -> None:
+    async def _start(self, kernel_id: str, kernel_name: str, path: str, makes_session: bool) -> None:
         sessions: Any = self.session_manager
-        if not path:
-            await self.kernel_manager.start_kernel(kernel_name=kernel_name, kernel_id=kernel_id)
-            return
         names = {"path": path, "name": PurePosixPath(path).name, "type": "notebook", "kernel_name": kernel_name}
         if not await sessions.session_exists(path=path):
-            await sessions.create_session(kernel_id=kernel_id, **names)
+            if makes_session:
+                await sessions.create_session(kernel_id=kernel_id, **names)
+            else:
+                await sessions.start_kernel_for_session(str(uuid.uuid4()), kernel_id=kernel_id, **names)
             return
         before = await sessions.get_session(path=path)
         if before["kernel"]["execution_state"] != "dead":
@@ -108,6 +121,10 @@ class StartAgain(SessionsHandler):
         await sessions.start_kernel_for_session(before["id"], kernel_id=kernel_id, **names)
         await sessions.update_session(before["id"], kernel_id=kernel_id)
         await self.kernel_manager.shutdown_kernel(before["kernel"]["id"])
+
+
+def _no_notebook(why: str) -> Wrong:
+    return Wrong(409, f"{why}. Open a new notebook or console with the same kernel instead.", "INVALID_SPEC")
 
 
 def kernelspec(handler: SessionsHandler, name: str, status: int) -> KernelSpec:

@@ -17,7 +17,7 @@ class ProfilesList(SessionsHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        offline = self.door.trouble()
+        offline = await self.door.trouble()
         try:
             config = self.door.config()
         except ConfigError as error:

@@ -7,10 +7,12 @@ import time
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
+from ..orchestration.errors import ProvisionerError
 from ..orchestration.models import Kind
 from ..person_desk import Overview, PersonDesk, View
-from .rest_base import SessionsHandler, Wrong, whole_of
+from .rest_base import SessionsHandler, Wrong, told, whole_of
 from .session_json import batch_json, moment, session_json
+from .start_json import start_json, without_sessions
 
 _MOST_EXTENDED_S = 366 * 24 * 3600
 
@@ -21,19 +23,34 @@ class SessionsList(SessionsHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
+        starts = self.door.starts()  # first: one that becomes a session meanwhile is found there as well
         found, offline = Overview(), None
         try:
             if self.door.has_state:
                 found = await self.ask(PersonDesk.overview)
                 offline = _silence(found)
+                if not self.door.is_driving and any(not each.is_over for each in found.views):
+                    await self._look_after()
             else:
-                offline = self.door.trouble()
+                offline = await self.door.trouble()
         except Wrong as error:
             offline = error.message
         now = time.time()
         sessions = [session_json(each, now, self.shorten) for each in found.views if each.kind is Kind.SESSION]
         batches = [batch_json(each, now, self.shorten) for each in found.views if each.kind is Kind.BATCH]
-        self.answer({"sessions": sessions, "batches": batches, "as_of": moment(now), "offline": offline})
+        shown = {
+            "sessions": sessions,
+            "starts": [start_json(each, now, self.shorten) for each in without_sessions(starts, found.views)],
+            "batches": batches,
+        }
+        self.answer({**shown, "as_of": moment(now), "offline": offline})
+
+    async def _look_after(self) -> None:
+        """Somebody has to: a command may have come from a terminal that is closed, after this server had started."""
+        try:
+            await self.door.resume()
+        except ProvisionerError as error:
+            raise told(error) from error
 
 
 class BatchesList(SessionsHandler):
@@ -94,7 +111,7 @@ class ExtendSession(OneWorkload):
     @authorized
     async def post(self, workload_id: str) -> None:
         seconds = whole_of(self.json_object("seconds"), "seconds", 1, _MOST_EXTENDED_S)
-        self.answer_view(await self.ask(lambda desk: desk.extend(workload_id, seconds)))
+        self.answer_view(await self.ask(lambda desk: desk.extend(workload_id, seconds, self.actor)))
 
 
 def _silence(found: Overview) -> str | None:

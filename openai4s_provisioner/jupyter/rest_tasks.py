@@ -30,7 +30,7 @@ class SessionTasks(SessionsHandler):
             raise invalid("argv is missing, or is not a list of words. Send the command as a list of strings.")
         if not all(isinstance(word, str) for word in argv):
             raise invalid("argv holds something that is not text. Send the command as a list of strings.")
-        self.answer(task_json(await self.ask(lambda desk: desk.open_task(workload_id, argv))), 201)
+        self.answer(task_json(await self.ask(lambda desk: desk.open_task(workload_id, argv, self.actor))), 201)
 
 
 class CancelTask(SessionsHandler):

@@ -19,6 +19,7 @@ from ..orchestration.readiness import Condition, Readiness
 from ..orchestration.reasons import KERNEL_OUT_OF_MEMORY, Reason
 from ..orchestration.store.rows import Situation
 from ..orchestration.usage import Usage
+from ..orchestration.walltime import most_extension_s
 from ..person_desk import View
 
 Json = dict[str, Any]
@@ -50,7 +51,7 @@ def session_json(view: View, now: float, shorten: Shorten) -> Json:
         "recoveries": recoveries,
     }
     content["state"] = _state(situation, readiness)
-    content["sentence"] = _sentence(view, content, readiness)
+    content["sentence"] = _sentence(view, content, situation.pause or readiness.sentence)
     return content
 
 
@@ -93,6 +94,14 @@ def profile_json(profile: ResourceProfile, is_default: bool, kernelspecs: list[s
     }
 
 
+def end_of(view: View, shorten: Shorten) -> str | None:
+    """Why it is over, for whoever reads its log; None while it is not."""
+    if not view.is_over:
+        return None
+    show = batch_json if view.kind is Kind.BATCH else session_json
+    return str(show(view, 0.0, shorten)["sentence"])
+
+
 def resources_json(profile: ResourceProfile) -> Json:
     return {"cpus": profile.cpus, "memory_mb": profile.memory_mb, "gpus": profile.gpus, "nodes": profile.nodes}
 
@@ -114,13 +123,22 @@ def _workload_json(view: View, now: float) -> Json:
         "ended_at": moment(_ended_at(situation)),
         "elapsed_s": round(max(0.0, (_ended_at(situation) or now) - workload.created_at), 1),
         "walltime_ends_at": moment(None if workload.phase.is_terminal else allocation.ends_at),
-        "can_extend": view.can_extend and allocation.ends_at is not None and not workload.phase.is_terminal,
+        "can_extend": _most_extension_s(view) > 0,
+        "most_extension_s": _most_extension_s(view),
         "hosts": [worker.host for worker in situation.workers],
         "resources": None if profile is None else resources_json(profile),
         "usage": None if view.usage is None else _usage_json(view.usage),
         "reason": _reason_json(view),
         "detail": allocation.backend_detail,
     }
+
+
+def _most_extension_s(view: View) -> int:
+    workload, allocation = view.seen.now.workload, view.seen.now.allocation
+    runs = allocation.phase in (Phase.GRANTED, Phase.ACTIVE) and workload.desired is Desired.RUNNING
+    if not (runs and view.can_extend and view.profile is not None):
+        return 0
+    return most_extension_s(view.profile.max_walltime_s, allocation.granted_at, allocation.ends_at)
 
 
 def _usage_json(usage: Usage) -> Json:
@@ -205,17 +223,19 @@ def _state(situation: Situation, readiness: Readiness) -> str:
     return "ready" if readiness.is_ready else "starting"
 
 
-def _sentence(view: View, content: Json, readiness: Readiness) -> str:
+def _sentence(view: View, content: Json, otherwise: str) -> str:
     """For the badge: what a kernel's own events say last, where this server holds it."""
     if view.changes and content["state"] != "ended":
         return next(iter(view.changes.values())).sentence
     if content["state"] in ("ended", "ending"):
         return _end_sentence(content)
-    return readiness.sentence
+    return otherwise
 
 
 def _end_sentence(content: Json) -> str:
     reason = content["reason"]
+    if reason is None and content.get("exit_code") is not None:
+        return f"The command ended with exit code {content['exit_code']}."
     if reason is None:
         return f"It is over ({content['phase']})."
     return " ".join(filter(None, (reason["sentence"], reason["detail"], reason["remedy"])))

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from jupyter_core.paths import jupyter_config_dir, jupyter_config_path, jupyter_data_dir, jupyter_runtime_dir
 from traitlets import Bool, List, Unicode
-from traitlets.config import Configurable
+from traitlets.config import Application, Config, Configurable
 
 from ..app import AppSettings
+
+_FILES = ("jupyter_config", "jupyter_server_config")  # the later one counts more
 
 
 class OpenAI4S(Configurable):
@@ -67,6 +69,18 @@ class OpenAI4S(Configurable):
             worker_advertise=tuple(self.worker_advertise) or _listed(os.environ.get("OPENAI4S_WORKER_ADVERTISE", "")),
             jupyter_folders=(jupyter_config_dir(), jupyter_data_dir(), jupyter_runtime_dir()),
         )
+
+
+def configured() -> Config:
+    """What Jupyter's configuration files, the server's too, say of us: for programs that do not read them themselves.
+
+    A notebook run by a script must find the state, the profiles and the port that the same person's server has.
+    """
+    reader = Application()
+    for name in _FILES:
+        reader.load_config_file(name, path=jupyter_config_path())
+    ours: Config = reader.config.get("OpenAI4S", Config())
+    return Config({"OpenAI4S": ours})
 
 
 def _listed(text: str) -> tuple[str, ...]:

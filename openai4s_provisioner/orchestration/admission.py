@@ -16,7 +16,7 @@ from typing import Any
 from ..sandbox.errors import SandboxError
 from .commands import check_command
 from .config import SiteConfig
-from .errors import ConfigError, Refused
+from .errors import ConfigError, CouldNotAsk, Refused
 from .models import (
     BatchSpec,
     KernelLaunch,
@@ -26,6 +26,7 @@ from .models import (
     WorkloadSpec,
     WorkspacePolicy,
 )
+from .own_thread import looked_at
 from .ports import AllocationBackend, IsolationVerdict, SessionIsolationProvider
 from .reasons import Reason
 from .steady_clock import steady_time
@@ -35,6 +36,7 @@ from .ways_in import closed_to_network, needs_network
 _log = logging.getLogger(__name__)
 MAX_SOCKET_PATH_BYTES = 107  # sun_path, less its final NUL; zmq allows no more
 _ISOLATION_DEADLINE_S = 120.0
+_FOLDERS_DEADLINE_S = 15.0  # an automounter may take its time
 
 SandboxFor = Callable[[WorkloadSpec, ResourceProfile], Mapping[str, Any]]
 
@@ -82,6 +84,11 @@ class Admission:
             await self.record(request.owner, refusal)
             raise
 
+    def check_profile(self, name: str) -> None:
+        """Whether sessions of it could be asked for, as far as is known without asking anybody. Raises Refused."""
+        profile = self._known_profile(name)
+        self._check_way_in(profile, self._backend_of(profile))
+
     async def record(self, owner: str, refusal: Refused) -> None:
         """A refusal makes no state where there is none (INV-10); then the log has it alone."""
         _log.warning("refused a request of %s: %s: %s", owner, refusal.reason, refusal)
@@ -92,15 +99,12 @@ class Admission:
         """The order is fixed: what is cheap and the person's own comes before what must be asked."""
         profile = self._as_chosen(self._known_profile(request.profile), request.spec)
         backend = self._backend_of(profile)
-        check_spec(request, profile)
-        self._check_policy(request.spec, profile)
+        await self._check_folders(request, profile)
+        is_batch = isinstance(request.spec, BatchSpec)  # it needs no server, hence no way in
+        if not is_batch:
+            self._check_way_in(profile, backend)
         await verify_isolation(backend, profile, request.launch.transport)
-        if isinstance(request.spec, BatchSpec):  # it needs no server, hence no way in
-            await self._check_batches(request.owner)
-            return Admitted(profile, backend)
-        if needs_network(profile, backend) and not self._listens:
-            raise closed_to_network(profile)
-        await self._check_quota(request.owner)
+        await (self._check_batches if is_batch else self._check_quota)(request.owner)
         return Admitted(profile, backend)
 
     def _known_profile(self, name: str) -> ResourceProfile:
@@ -130,11 +134,30 @@ class Admission:
                 f"Installed: {known}. Install it, or choose another profile.",
             )
         try:
-            backend.check_profile(profile)
+            check_profile(self._config, backend, profile)
         except ConfigError as error:
-            where = self._config.place_of("profiles", profile.name, *_named_key(profile, str(error)))
-            raise Refused(Reason.INVALID_SPEC, f"Profile {profile.name!r}{_at(where)}: {error}") from error
+            raise Refused(Reason.INVALID_SPEC, str(error)) from error
         return backend
+
+    def _check_way_in(self, profile: ResourceProfile, backend: AllocationBackend) -> None:
+        if needs_network(profile, backend) and not self._listens:
+            raise closed_to_network(profile)
+
+    async def _check_folders(self, request: AdmissionRequest, profile: ResourceProfile) -> None:
+        """What looks at files. A network folder that hangs refuses its own session, and holds up nobody else's."""
+
+        def look() -> None:
+            check_spec(request, profile)
+            self._check_policy(request.spec, profile)
+
+        try:
+            await looked_at(look, _FOLDERS_DEADLINE_S)
+        except CouldNotAsk as error:
+            raise Refused(
+                Reason.WORKSPACE_UNREACHABLE,
+                f"The workspace {request.spec.workspace!r}, or another folder that the session would see, does not "
+                f"answer ({error}). Try again once its file system does, or choose another folder.",
+            ) from error
 
     def _check_policy(self, spec: WorkloadSpec, profile: ResourceProfile) -> None:
         """The site's rules: what may be visible inside. Computed here only to see that it can be."""
@@ -158,6 +181,15 @@ class Admission:
         """As for sessions, of which a BATCH takes no place."""
         if self._store.exists and await self._store.run(batches.active, owner) >= self._config.limits.max_batches:
             raise Refused(Reason.QUOTA_EXCEEDED, batches.too_many(self._config.limits.max_batches))
+
+
+def check_profile(config: SiteConfig, backend: AllocationBackend, profile: ResourceProfile) -> None:
+    """Raises ConfigError, with file and line of what the backend does not accept."""
+    try:
+        backend.check_profile(profile)
+    except ConfigError as error:
+        where = config.place_of("profiles", profile.name, *filter(None, [error.key]))
+        raise ConfigError(f"Profile {profile.name!r}{_at(where)}: {error}", error.key) from error
 
 
 def check_spec(request: AdmissionRequest, profile: ResourceProfile) -> None:
@@ -230,8 +262,3 @@ def _invalid(sentence: str) -> Refused:
 
 def _at(where: str) -> str:
     return f" ({where})" if where else ""
-
-
-def _named_key(profile: ResourceProfile, message: str) -> tuple[str, ...]:
-    """The option that a backend's complaint is about, to find its line; only a hint."""
-    return next(((key,) for key in profile.backend_options if key in message), ())

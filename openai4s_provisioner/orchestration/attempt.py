@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 from .admission import SandboxFor, verify_isolation
 from .batch_files import keep_output, read_exit
 from .bootstrap import CREDENTIAL_LIFE_S, Claims, CredentialIssuer, fresh_nonce
-from .errors import Refused
+from .errors import CouldNotAsk, Refused
 from .launches import launch_json
 from .models import (
     Allocation,
@@ -31,7 +30,7 @@ from .models import (
     WorkspacePolicy,
 )
 from .ports import AllocationBackend, AllocationRequest, RankLauncher
-from .private_folder import prepare_folder
+from .private_folder import prepare_folder, remove_folder
 from .reasons import Reason
 from .steady_clock import steady_time
 from .way_record import failed_ways
@@ -39,7 +38,7 @@ from .ways_in import ADDRESS_RECORD, WaysIn, address_record
 from .workspace_proof import nonce_name, place_nonce, remove_proofs
 
 KEPT_LOGS = 20  # failed attempts whose logs are kept
-_LOG_BYTES = 256 * 1024
+KEPT_LOG_BYTES = 256 * 1024
 _TAIL_BYTES = 2048
 
 
@@ -72,6 +71,7 @@ class AttemptPreparer:
         self._ways_in = ways_in
         self._server_grace_s = server_grace_s
         self._clock = clock
+        self._writing: set[str] = set()  # allocations whose files are being written
 
     def attempt_dir(self, allocation_id: str) -> Path:
         return self._attempts / allocation_id
@@ -87,10 +87,19 @@ class AttemptPreparer:
         route = {} if workload.kind is Kind.BATCH else self._route(profile, backend)
         if route and allocation.nodes > 1 and isinstance(backend, RankLauncher):
             route["step_prefix"] = list(backend.step_prefix(profile))
-        return await asyncio.to_thread(self._write, workload, allocation, profile, launch, route)
+        key = allocation.allocation_id
+        self._writing.add(key)
+        writing = asyncio.ensure_future(asyncio.to_thread(self._write, workload, allocation, profile, launch, route))
+        writing.add_done_callback(lambda _: self._writing.discard(key))
+        return await asyncio.shield(writing)  # a caller may stop waiting for it; the thread cannot be stopped
 
     async def clear(self, workload: Workload, allocation: Allocation) -> None:
-        """Take away everything that the attempt left in the file system; a failed one's logs are kept, bounded."""
+        """Take away everything that the attempt left in the file system; a failed one's logs are kept, bounded.
+
+        Raises CouldNotAsk while its files are still being written, by a preparation that took too long.
+        """
+        if allocation.allocation_id in self._writing:
+            raise CouldNotAsk("its files are still being written")
         await asyncio.to_thread(self._clear, workload, allocation)
 
     async def log_tail(self, allocation_id: str, rank: int = 0) -> str:
@@ -125,8 +134,7 @@ class AttemptPreparer:
         self._place_nonce(workload, allocation, profile)
         self._prepare_homes(workload.spec, profile)
         bundle = self._bundle_path()
-        if folder.exists():
-            shutil.rmtree(folder)
+        remove_folder(folder)
         folder.mkdir(mode=0o700)
         sandbox = dict(self._sandbox_for(workload.spec, profile))
         for rank in range(allocation.nodes):
@@ -201,13 +209,13 @@ class AttemptPreparer:
             keep_output(folder, self._logs.parent, workload.workload_id)
         if workload.phase.has_failed:
             self._keep_logs(folder, allocation)
-        shutil.rmtree(folder)
+        remove_folder(folder)
         self._sweep_scratch()  # a killed worker could not; where it ran elsewhere, the next worker there does
 
     def _keep_logs(self, folder: Path, allocation: Allocation) -> None:
         prepare_folder(self._logs)
         for rank in range(allocation.nodes):
-            text = _tail(folder / f"worker-{rank}.log", _LOG_BYTES)
+            text = _tail(folder / f"worker-{rank}.log", KEPT_LOG_BYTES)
             kept = self._logs / f"{allocation.allocation_id}.worker-{rank}.log"
             if text and not kept.exists():
                 _write_private(kept, text)

@@ -21,14 +21,13 @@ from .errors import Refused, SessionEnded
 from .launches import LaunchBook
 from .models import BatchSpec, Kind, Phase
 from .reasons import Reason
-from .store import NewBatch, Situation, Store, StoreThread, batches
+from .store import NewBatch, Situation, Store, StoreThread, batches, tasks
 from .store.batches import Listed
 
 _log = logging.getLogger(__name__)
 _LOOK_AGAIN_S = 0.25
 _ADOPT_AGAIN_S = 5.0
 _SETTLE_S = 10.0
-_SHORTEST_ID = 4
 
 
 class Driver(Protocol):
@@ -112,10 +111,11 @@ class BatchService:
         return await self._store.run(batches.listing, since, everything, most)
 
     async def find(self, beginning: str, owner: str) -> Listed:
-        """The one workload of `owner` whose id begins so. Raises Refused."""
-        found = []
-        if len(beginning) >= _SHORTEST_ID and self._store.exists:
+        """The one workload of `owner` whose id begins so, or that holds the kernel which is named. Raises Refused."""
+        found: list[str] = []
+        if len(beginning) >= tasks.SHORTEST_ID and self._store.exists:
             found = await self._store.run(batches.named, beginning)
+            found = found or sorted({one.workload_id for one in await self._store.run(tasks.kernels_named, beginning)})
         if len(found) > 1:
             raise Refused(Reason.INVALID_SPEC, f"Several ids begin with {beginning!r}. Give more of it.")
         entry = await self._store.run(batches.listed, found[0]) if found else None
@@ -123,7 +123,7 @@ class BatchService:
             raise Refused(
                 Reason.INVALID_SPEC,
                 f"There is no workload {beginning!r}. 'jupyter openai4s ls --all' lists those there are; "
-                f"the first {_SHORTEST_ID} characters of an id are enough.",
+                f"the first {tasks.SHORTEST_ID} characters of an id are enough.",
             )
         if entry.now.workload.owner != owner:
             raise Refused(Reason.AUTHORIZATION_DENIED, f"Workload {beginning!r} belongs to {entry.now.workload.owner}.")

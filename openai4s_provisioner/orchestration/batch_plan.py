@@ -13,20 +13,14 @@ from dataclasses import replace
 from .config import Policy
 from .models import Allocation, CommandExit, Desired, Phase, Workload
 from .notes import NoteGone
-from .plan import Action, MarkActive, MarkTerminal, RecordExit, plan
+from .plan import PHASE_OF_WORD, Action, MarkActive, MarkTerminal, RecordExit, plan
 from .ports import Observation, Observed
 from .reasons import Reason
-
-_WORDS = {
-    Observed.COMPLETED: Phase.COMPLETED,
-    Observed.FAILED: Phase.FAILED,
-    Observed.CANCELLED: Phase.CANCELLED,
-}
 
 
 def asks_for_record(observation: Observation | None) -> bool:
     """Whether the record of the end matters yet: a look into a shared folder, for every command and every turn."""
-    return observation is not None and (observation.state in _WORDS or observation.state is Observed.GONE)
+    return observation is not None and (observation.state in PHASE_OF_WORD or observation.state is Observed.GONE)
 
 
 def plan_batch(
@@ -41,11 +35,11 @@ def plan_batch(
     patient = replace(policy, registration_timeout_s=math.inf)  # nobody registers
     if allocation.handle is None or workload.phase.is_terminal or observation is None:
         return plan(workload, allocation, observation, (), (), now, patient)
-    if observation.state in _WORDS or (observation.state is Observed.GONE and ended is not None):
+    if observation.state in PHASE_OF_WORD or (observation.state is Observed.GONE and ended is not None):
         return _end(workload, allocation, observation, ended, now, policy)
     actions = plan(workload, allocation, observation, (), (), now, patient)
     if allocation.phase is Phase.GRANTED and workload.desired is Desired.RUNNING:
-        runs = observation.state is Observed.RUNNING
+        runs = observation.state in (Observed.RUNNING, Observed.PAUSED)
         return (*actions, MarkActive()) if runs else actions
     return tuple(_as_lost(action) for action in actions)
 
@@ -71,7 +65,14 @@ def _end(
         if now - allocation.gone_since < policy.workspace_settle_s:
             return ()
     phase, reason, detail = _verdict(workload, seen, ended)
-    end = MarkTerminal(phase, reason, detail, seen.reason, seen.backend_detail, is_explained=ended is not None)
+    end = MarkTerminal(
+        phase,
+        reason,
+        detail,
+        seen.reason,
+        seen.backend_detail,
+        is_explained=ended is not None or bool(seen.explanation),
+    )
     return (end,) if ended is None else (RecordExit(ended), end)
 
 
@@ -85,9 +86,9 @@ def _verdict(workload: Workload, seen: Observation, ended: CommandExit | None) -
     told = "" if ended is None else ended.sentence
     if workload.desired is Desired.STOPPED:
         return Phase.CANCELLED, workload.reason, workload.reason_detail or told
-    phase = _WORDS.get(seen.state, Phase.FAILED)
+    phase = PHASE_OF_WORD.get(seen.state, Phase.FAILED)
     if phase is Phase.COMPLETED and ended is None:
         return Phase.FAILED, Reason.WORKER_LOST, "How the command ended was not written down."
     if phase is Phase.CANCELLED or (ended is not None and seen.reason is None):
         return Phase.CANCELLED, seen.reason or Reason.ADMIN_CANCELLED, told
-    return phase, seen.reason or Reason.WORKER_LOST, told
+    return phase, seen.reason or Reason.WORKER_LOST, told or seen.explanation

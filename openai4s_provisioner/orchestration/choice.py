@@ -50,10 +50,12 @@ def most_of(name: str, own: int, limits: ResourceLimits) -> int:
 def refusal(choice: ResourceChoice, own: Mapping[str, int], limits: ResourceLimits, profile: str) -> str | None:
     """Why this choice cannot be had, in a sentence that names field, value and limit; None when it can be.
 
-    `own`: what the profile has itself, by name.
+    `own`: what the profile has itself, by name. That may always be chosen, a 0 that states no limit included.
     """
     for name, value in choice.chosen.items():
         unit = _UNITS[name]
+        if value == own[name]:
+            continue
         if value < _LEAST[name]:
             return f"{name} = {value} is too little: ask for at least {_LEAST[name]}{unit}."
         most = most_of(name, own[name], limits)

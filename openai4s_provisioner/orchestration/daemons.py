@@ -8,13 +8,13 @@ it waits for the first session.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
 import os
 import socket
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from .errors import StateError
@@ -46,7 +46,11 @@ class Daemon:
         wall: Callable[[], float] = time.time,
     ) -> None:
         """`wall`: what beats are stamped with. Unlike `clock` it goes on while this machine sleeps: to the others, a
-        process that woke up late must look alive, and to itself it must look as if it was away."""
+        process that woke up late must look alive, and to itself it must look as if it was away.
+
+        `has_work`: set while this process drives something, as the control loop last saw it. What there is to look
+        after beside that loop waits for it, so that nothing reads the state while there is no session.
+        """
         self._wall = wall
         self._beaten_at = 0.0
         self.daemon_id = uuid.uuid4().hex
@@ -56,6 +60,7 @@ class Daemon:
         self._folder = store.state_dir / "daemons"
         self._lock: int | None = None
         self._once = asyncio.Lock()
+        self.has_work = asyncio.Event()
 
     @property
     def report_path(self) -> Path:
@@ -103,13 +108,15 @@ class Daemon:
         """Take over what dead processes left, or only that of one kind. The ids of the workloads that are ours now."""
         adopted: list[str] = []
         for row in await self._store.run(drivers.other_drivers, self.daemon_id):
-            with _probed(self._folder / row.daemon_id) as free:
-                if not is_dead(row, free, self._boot_id, self._clock()):
+            probe = _Probe(self._folder / row.daemon_id)
+            try:
+                if not is_dead(row, await asyncio.to_thread(probe.take), self._boot_id, self._clock()):
                     continue
                 await self.register()
                 adopted += await self._store.run(drivers.adopt, row, self.daemon_id, self._clock(), kind)
-                (self._folder / row.daemon_id).unlink(missing_ok=True)
-                report_path(self._store.state_dir, row.daemon_id).unlink(missing_ok=True)
+                await asyncio.to_thread(self._remove_files, row.daemon_id)
+            finally:
+                probe.let_go()
         return adopted
 
     async def retire(self) -> None:
@@ -120,9 +127,12 @@ class Daemon:
         try:
             await self._store.run(drivers.retire, self.daemon_id, self._clock())
         finally:
-            (self._folder / self.daemon_id).unlink(missing_ok=True)
-            self.report_path.unlink(missing_ok=True)
+            await asyncio.to_thread(self._remove_files, self.daemon_id)
             os.close(descriptor)
+
+    def _remove_files(self, daemon_id: str) -> None:
+        (self._folder / daemon_id).unlink(missing_ok=True)
+        report_path(self._store.state_dir, daemon_id).unlink(missing_ok=True)
 
     def drop_lock(self) -> None:
         """Let go without a goodbye, as the system does for a process that is killed."""
@@ -158,28 +168,46 @@ def report_path(state_dir: Path, daemon_id: str) -> Path:
 
 def seems_dead(state_dir: Path, row: DaemonRow, now: float) -> bool:
     """Whether this process may take that one for dead. Blocks for a moment."""
-    with _probed(state_dir / "daemons" / row.daemon_id) as free:
-        return is_dead(row, free, _read_boot_id(), now)
-
-
-@contextlib.contextmanager
-def _probed(path: Path) -> Iterator[bool]:
-    """Whether nobody holds the lock; held by us while inside, so that two adopters do not judge at once."""
+    probe = _Probe(state_dir / "daemons" / row.daemon_id)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        yield True
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        yield False
-        return
-    try:
-        yield True
+        return is_dead(row, probe.take(), _read_boot_id(), now)
     finally:
-        os.close(descriptor)
+        probe.let_go()
+
+
+class _Probe:
+    """A look at the lock of another process. What was free is held by us, so that two do not judge at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._guard = threading.Lock()
+        self._descriptor: int | None = None
+        self._is_over = False
+
+    def take(self) -> bool:
+        """Whether nobody holds it. Blocks for a moment, or for as long as the file system hangs."""
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        with self._guard:
+            if self._is_over:  # whoever asked has gone meanwhile
+                os.close(descriptor)
+                return False
+            self._descriptor = descriptor
+        return True
+
+    def let_go(self) -> None:
+        with self._guard:
+            self._is_over = True
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
 
 
 def _read_boot_id() -> str:

@@ -17,6 +17,11 @@ class ProvisionerError(Exception):
 class ConfigError(ProvisionerError):
     """`cluster.toml`, a trait or an environment variable is wrong. Names file, key and value. Not retryable."""
 
+    def __init__(self, sentence: str, key: str = "") -> None:
+        """`key`: of a table that was handed on unread, the key it is about; whoever has the file knows its line."""
+        super().__init__(sentence)
+        self.key = key
+
 
 class StateError(ProvisionerError):
     """Our own state on disk cannot be used (corrupt, unwritable, newer than the code). Never taken for empty."""

@@ -20,7 +20,7 @@ from .deadline import bounded
 from .errors import CouldNotAsk, IllegalTransition, Refused
 from .launches import LaunchBook
 from .models import Allocation, CommandExit, Desired, ExternalHandle, Phase, Workload
-from .notes import NoteEnd, NoteGone, NoteWaiting, NoteWay, missing_rank
+from .notes import NoteEnd, NoteGone, NotePause, NoteWaiting, NoteWay, missing_rank
 from .outbox import Outbox
 from .phases import PhaseEvent
 from .plan import (
@@ -61,7 +61,7 @@ _FATE_UNKNOWN = "it is not known yet whether the request arrived; it is looked u
 _NOT_SENT = "the place where it is to run does not answer; it is asked again"
 _DIAGNOSTICS_DEADLINE_S = 5.0
 _GONE_FOR_GOOD = 10  # so many times the debounce after its end, "found nowhere" is believed
-_NOT_OVER = frozenset({Observed.PENDING, Observed.RUNNING, Observed.ENDING, Observed.UNKNOWN})
+_NOT_OVER = frozenset({Observed.PENDING, Observed.RUNNING, Observed.PAUSED, Observed.ENDING, Observed.UNKNOWN})
 _ISOLATION_AND_FILES_DEADLINE_S = 180.0
 
 
@@ -93,7 +93,7 @@ class Executor:
         self._outbox = outbox
         self._launches = launches
         self._clock = clock
-        self._strays: set[ExternalHandle] = set()  # landings that were cancelled, so that each is recorded once
+        self._strays: set[tuple[str, ExternalHandle]] = set()  # cancelled landings of allocations: each recorded once
         self._told: set[tuple[str, int]] = set()  # workers that were handed their "end"
         self._steps: dict[type[Any], Callable[[Situation, Any], Awaitable[None]]] = {
             Submit: self._submit,
@@ -106,9 +106,10 @@ class Executor:
             SendEnd: self._send_end,
             Cancel: self._cancel,
             RequestStop: self._request_stop,
-            NoteGone: self._note_gone,
+            NoteGone: lambda now, note: self._store.run(Store.note_gone, now.allocation.allocation_id, note.since),
             NoteWaiting: self._note_waiting,
             NoteEnd: self._note_end,
+            NotePause: self._note_pause,
             NoteWay: self._note_way,
             MarkTerminal: self._mark_terminal,
             RecordExit: self._record_exit,
@@ -146,6 +147,7 @@ class Executor:
         if allocation.handle is not None and isinstance(backend, TerminalAllocationAcknowledger):
             await self._ask(backend.acknowledge_terminal(allocation.handle))
         await self._store.run(Store.debris_cleared, allocation.allocation_id)
+        self._strays = {each for each in self._strays if each[0] != allocation.allocation_id}
 
     async def _make_sure(self, workload: Workload, allocation: Allocation) -> None:
         """What was found nowhere, or may still land, can turn up: for a while it is cancelled, and not forgotten."""
@@ -185,8 +187,8 @@ class Executor:
         strays = [handle for handle in found if handle != allocation.handle]
         for handle in strays:
             await self._ask(backend.cancel(handle))
-            if handle not in self._strays:
-                self._strays.add(handle)
+            if (allocation.allocation_id, handle) not in self._strays:
+                self._strays.add((allocation.allocation_id, handle))
                 said = (allocation.workload_id, "stray_cancelled", _ACTOR, Reason.DUPLICATE_SUBMISSION, handle.value)
                 await self._store.run(Store.record, *said, self._clock())
         return strays
@@ -269,15 +271,16 @@ class Executor:
         args = (now.workload.workload_id, action.reason, detail, _ACTOR, self._clock())
         await self._store.run(Store.request_stop, *args)
 
-    async def _note_gone(self, now: Situation, action: NoteGone) -> None:
-        await self._store.run(Store.note_gone, now.allocation.allocation_id, action.since)
-
     async def _note_waiting(self, now: Situation, action: NoteWaiting) -> None:
         queued = Queued(action.waiting, action.backend_detail, action.estimated_start, action.position)
         await self._store.run(schedule.note_queued, now.allocation.allocation_id, queued, self._clock())
 
+    async def _note_pause(self, now: Situation, action: NotePause) -> None:
+        await self._store.run(schedule.note_pause, now.allocation, action.is_paused, self._clock())
+        self._outbox.hold(now.allocation.allocation_id, action.is_paused)
+
     async def _note_end(self, now: Situation, action: NoteEnd) -> None:
-        await self._store.run(schedule.note_end, now.allocation.allocation_id, action.ends_at)
+        await self._store.run(schedule.note_end, now.allocation.allocation_id, action.ends_at, action.extensions)
         self._end_moved()
 
     async def _note_way(self, now: Situation, action: NoteWay) -> None:

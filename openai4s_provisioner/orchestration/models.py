@@ -267,6 +267,9 @@ class Allocation:
     position: int | None = None  # how many wait before it, itself included
     ends_at: float | None = None  # its own end, which no lease moves, as the backend knows it
     end_warned_for: float | None = None  # the end that a person was warned of
+    extensions: int = 0  # how often a person has put its end off
+    paused_since: float | None = None  # the site does not let it run; None when it may
+    resumed_at: float | None = None  # when it was last seen to go on after that
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,10 @@ class Outbox:
                 self._waiting[allocation_id, rank] = kept[position:]
                 return
 
+    def hold(self, allocation_id: str, is_paused: bool) -> None:
+        """Whether its links stay however long they are silent."""
+        self._channel.hold(allocation_id, is_paused)
+
     def forget(self, allocation_id: str) -> None:
         """The allocation is over: drop what waited and close its links."""
         for key in [key for key in self._waiting if key[0] == allocation_id]:

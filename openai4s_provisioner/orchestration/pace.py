@@ -1,7 +1,8 @@
 """How often the control loop looks at everything, and what it has done so far.
 
-Quick while something is pending or ending, slow while everything is steady and its workers talk (they tell at once
-what matters), and ever slower towards a backend that does not answer. Decides nothing about a workload.
+Quick while something begins or ends, slow while everything is steady and its workers talk (they tell at once what
+matters), slower the longer something has waited already, and ever slower towards a backend that does not answer.
+Decides nothing about a workload.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from .config import Policy
-from .models import Desired, Phase
+from .models import Desired, Kind, Phase
 from .store import Situation
+from .waiting import waiting_pause_s
 
 _LONGEST_BACKOFF_S = 60.0
 
@@ -47,12 +49,30 @@ def is_steady(now: Situation) -> bool:
     return wanted and allocation.phase is Phase.ACTIVE and talking >= allocation.nodes
 
 
+def pause_s(now: Situation, at: float, policy: Policy) -> float:
+    """Until this workload is worth another look. `at`: of the clock that its rows are written with."""
+    quick, slow = policy.period_s, max(policy.period_s, policy.steady_period_s)
+    if is_steady(now):
+        return slow
+    workload, allocation = now.workload, now.allocation
+    if workload.desired is Desired.STOPPED or allocation.gone_since is not None:
+        return quick
+    if allocation.phase is Phase.PENDING:
+        starts_in = None if allocation.estimated_start is None else allocation.estimated_start - at
+        return waiting_pause_s(max(0.0, at - allocation.created_at), starts_in, quick, slow)
+    if allocation.paused_since is not None:  # its workers tell when it goes on
+        return slow
+    if workload.kind is Kind.BATCH and allocation.granted_at is not None:  # its end is all that is awaited
+        return waiting_pause_s(max(0.0, at - allocation.granted_at), None, quick, slow)
+    return quick
+
+
 class Pace:
     """Times are of the loop's own clock, which never jumps."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._unsteady: set[str] = set()
+        self._wanted: dict[str, float] = {}  # workload -> until it is worth another look
         self._silent: dict[str, _Silence] = {}
         self.pulse = Pulse()
 
@@ -60,17 +80,15 @@ class Pace:
     def period_s(self) -> float:
         """Until everything is looked at again."""
         slow = max(self._policy.period_s, self._policy.steady_period_s)
-        return self._policy.period_s if self._unsteady else slow
+        return min(self._wanted.values(), default=slow)
 
-    def saw(self, now: Situation) -> None:
-        if is_steady(now):
-            self._unsteady.discard(now.workload.workload_id)
-        else:
-            self._unsteady.add(now.workload.workload_id)
+    def saw(self, now: Situation, at: float) -> None:
+        """`at`: of the clock that the rows are written with."""
+        self._wanted[now.workload.workload_id] = pause_s(now, at, self._policy)
 
     def keep_only(self, driven: Collection[str]) -> None:
         """What is not among these is over, or driven by somebody else."""
-        self._unsteady &= set(driven)
+        self._wanted = {key: pause for key, pause in self._wanted.items() if key in set(driven)}
 
     def answered(self, backend: str) -> None:
         self._silent.pop(backend, None)

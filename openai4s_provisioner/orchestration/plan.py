@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .config import Policy
-from .models import Allocation, Binding, CommandExit, Desired, Phase, WorkerRow, Workload
-from .notes import Note, notes_of, talks
+from .models import Allocation, Binding, CommandExit, Desired, Kind, Phase, WorkerRow, Workload
+from .notes import Note, notes_of, talks, way_of
 from .ports import Observation, Observed
 from .reasons import Reason
 from .recovery import may_recover, pause_s
@@ -126,7 +126,7 @@ _FAILURES = frozenset(
         Reason.BACKEND_SUBMISSION_UNKNOWN,
     }
 )
-_WORDS = {
+PHASE_OF_WORD = {
     Observed.COMPLETED: Phase.COMPLETED,
     Observed.FAILED: Phase.FAILED,
     Observed.CANCELLED: Phase.CANCELLED,
@@ -163,6 +163,8 @@ def plan(
     if ending is not None:
         return (Recover(ending) if recoverable and may_recover(ending.reason, workload.epoch) else ending,)
     notes = notes_of(allocation, seen, workers, now)
+    if workload.kind is Kind.SESSION and seen.state is not Observed.UNKNOWN:
+        notes = (*notes, *way_of(allocation, workers, now))
     if workload.desired is Desired.STOPPED or _is_retired(allocation):
         return (*notes, *_barrier(allocation, seen, workers, now, policy))
     steps = _progress(allocation, seen, workers, bindings, now, policy)
@@ -227,7 +229,7 @@ def _ending(
     now: float,
     policy: Policy,
 ) -> MarkTerminal | None:
-    if seen.state in _WORDS:  # an explicit word is final at once
+    if seen.state in PHASE_OF_WORD:  # an explicit word is final at once
         return _by_word(workload, allocation, seen, workers)
     if seen.state is not Observed.GONE or talks(workers):
         return None
@@ -245,7 +247,7 @@ def _ending(
 def _by_word(
     workload: Workload, allocation: Allocation, seen: Observation, workers: Sequence[WorkerRow]
 ) -> MarkTerminal:
-    return _ended_as(_WORDS[seen.state], seen.reason, workload, allocation, seen, workers)
+    return _ended_as(PHASE_OF_WORD[seen.state], seen.reason, workload, allocation, seen, workers)
 
 
 def _by_witness(
@@ -268,12 +270,13 @@ def _ended_as(
         return _ours(workload, Phase.COMPLETED if graceful else _stopped_phase(workload), theirs, seen)
     if _is_retired(allocation):
         return MarkTerminal(Phase.FAILED, allocation.reason, _exit_words(workers), theirs, seen.backend_detail)
+    told = seen.explanation or _exit_words(workers)
     reason = theirs or _likely_reason(phase, seen, workers)
     if reason is Reason.WORKER_LOST and not workers:  # none was ever there to be lost
         reason = Reason.BOOTSTRAP_FAILED
     if phase is Phase.COMPLETED:  # a worker that ends well without our wish was told to by somebody else
         phase = Phase.FAILED if reason in _FAILURES else Phase.CANCELLED
-    return MarkTerminal(phase, reason, _exit_words(workers), theirs, seen.backend_detail)
+    return MarkTerminal(phase, reason, told, theirs, seen.backend_detail, is_explained=bool(seen.explanation))
 
 
 def _ours(workload: Workload, phase: Phase, theirs: Reason | None, seen: Observation) -> MarkTerminal:
@@ -319,17 +322,23 @@ def _progress(
     now: float,
     policy: Policy,
 ) -> tuple[Action, ...]:
-    runs = seen.state is Observed.RUNNING or talks(workers)
+    runs = seen.state in (Observed.RUNNING, Observed.PAUSED) or talks(workers)
     if allocation.phase is Phase.PENDING:
         return (MarkGranted(),) if runs else ()
     if seen.state is Observed.UNKNOWN and not talks(workers):
         return ()
-    if allocation.phase is Phase.GRANTED:
-        if _conditions_hold(allocation, workers, bindings):
-            return (MarkActive(),)
-        if _registration_is_late(allocation, workers, now, policy):
-            return (RequestStop(Reason.WORKER_REGISTRATION_TIMEOUT, _who_is_missing(allocation, workers)),)
-    return _lost_workers(workers, now, policy)
+    if allocation.phase is Phase.GRANTED and _conditions_hold(allocation, workers, bindings):
+        return (MarkActive(),)
+    if _is_paused(allocation, seen):
+        return ()
+    if allocation.phase is Phase.GRANTED and _registration_is_late(allocation, workers, now, policy):
+        return (RequestStop(Reason.WORKER_REGISTRATION_TIMEOUT, _who_is_missing(allocation, workers)),)
+    return _lost_workers(allocation, workers, now, policy)
+
+
+def _is_paused(allocation: Allocation, seen: Observation) -> bool:
+    """Nobody in it can say a word. Of one that goes on it is first written down since when: that is when they can."""
+    return seen.state is Observed.PAUSED or allocation.paused_since is not None
 
 
 def _conditions_hold(allocation: Allocation, workers: Sequence[WorkerRow], bindings: Sequence[Binding]) -> bool:
@@ -339,8 +348,10 @@ def _conditions_hold(allocation: Allocation, workers: Sequence[WorkerRow], bindi
 
 
 def _registration_is_late(allocation: Allocation, workers: Sequence[WorkerRow], now: float, policy: Policy) -> bool:
-    since = allocation.granted_at
-    return len(workers) < allocation.nodes and since is not None and now - since >= policy.registration_timeout_s
+    if len(workers) >= allocation.nodes or allocation.granted_at is None:
+        return False
+    since = max(allocation.granted_at, allocation.resumed_at or 0.0)
+    return now - since >= policy.registration_timeout_s
 
 
 def _who_is_missing(allocation: Allocation, workers: Sequence[WorkerRow]) -> str:
@@ -352,13 +363,15 @@ def _who_is_missing(allocation: Allocation, workers: Sequence[WorkerRow]) -> str
     return f"{told}; missing: {named}" + (" and others." if len(missing) > _MOST_NAMED else ".")
 
 
-def _lost_workers(workers: Sequence[WorkerRow], now: float, policy: Policy) -> tuple[Action, ...]:
+def _lost_workers(
+    allocation: Allocation, workers: Sequence[WorkerRow], now: float, policy: Policy
+) -> tuple[Action, ...]:
     """A session is replaced whole: it is never left running with a part of its ranks."""
     for worker in workers:
         if worker.ended_at is not None and talks(workers) and now - worker.ended_at >= policy.rank_settle_s:
             how = f"ended with code {worker.exit_code}" if worker.exit_code else f"ended ({worker.exit_reason})"
             return (RequestStop(Reason.WORKER_LOST, f"Worker {worker.rank} on {worker.host} {how}."),)
-        silent_s = now - worker.link_since
+        silent_s = now - max(worker.link_since, allocation.resumed_at or 0.0)
         if not worker.connected and worker.ended_at is None and silent_s >= policy.worker_lost_s:
             return (RequestStop(Reason.WORKER_LOST, f"Worker {worker.rank} on {worker.host} fell silent."),)
     return ()
@@ -372,7 +385,8 @@ def _barrier(
     if workers and allocation.drain_since is None:
         return (*steps, SendEnd(first=True))
     # Workers that said goodbye end by themselves: a cancel now would turn a good end into a cancelled one.
-    draining = workers and 0 <= now - (allocation.drain_since or now) < policy.drain_s
+    can_hear = workers and not _is_paused(allocation, seen)
+    draining = can_hear and 0 <= now - (allocation.drain_since or now) < policy.drain_s
     if draining and allocation.cancel_asked_at is None:
         return (*steps, SendEnd(first=False))  # a link that came back in between has not heard it yet
     asked = allocation.cancel_asked_at

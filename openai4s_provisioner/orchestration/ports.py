@@ -76,6 +76,7 @@ class Observed(enum.StrEnum):
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
+    PAUSED = "PAUSED"  # it has its place, and the site does not let it run for now; it goes on by itself
     ENDING = "ENDING"
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
@@ -95,6 +96,7 @@ class Observation:
     estimated_start: float | None = None  # of one that waits, in seconds since the Unix epoch
     position: int | None = None  # of one that waits: the first one is 1
     ends_at: float | None = None  # of one that runs: its own end, in seconds since the Unix epoch
+    explanation: str = ""  # of one that ended: what the reason does not say, and what to do, as sentences for everybody
 
 
 @dataclass(frozen=True)
@@ -200,8 +202,9 @@ class RankLauncher(Protocol):
         """The words that, put before an argv on the first rank, run it once on every rank of the held allocation.
 
         Each copy gets ``--rank N`` behind its own words, the rank that the worker there has. They begin at once, beside
-        whatever runs; what they print comes out unchanged; the exit status is the worst of theirs; SIGTERM ends them.
-        Travels in the attempt's file, so it holds no secret. Pure.
+        whatever runs; what they print comes out unchanged on stdout; on stderr the launcher tells what went wrong,
+        which is the cause of a bad end; the exit status is the worst of theirs; SIGTERM ends them. Travels in the
+        attempt's file, so it holds no secret. Pure.
         """
 
 
@@ -216,11 +219,21 @@ class WalltimeExtender(Protocol):
         """Move the end by so many seconds; the new end. Raises Refused with a sentence for a person, or CouldNotAsk."""
 
 
+@runtime_checkable
+class BoundedInTime(Protocol):
+    """Optional: a backend whose own options say how long one question may take at the longest."""
+
+    answer_bounds: Mapping[str, float]  # option -> seconds; their sum is the longest that an answer may take
+
+
 class WorkerChannel(Protocol):
     """The way to the workers of an allocation; the gateway implements it. Callable from any thread, never blocks."""
 
     def send(self, allocation_id: str, rank: int, message: Mapping[str, Any]) -> bool:
         """Hand a control message over. False when no worker of that rank is known."""
+
+    def hold(self, allocation_id: str, is_paused: bool) -> None:
+        """Whether its links stay, however long they are silent, because the site has paused it. Idempotent."""
 
     def forget(self, allocation_id: str) -> None:
         """Close the links of an allocation that is over. Idempotent."""

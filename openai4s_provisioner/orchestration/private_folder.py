@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import stat
 from pathlib import Path
 
@@ -60,3 +61,10 @@ def _draft(path: Path, content: bytes) -> Path:
         file.flush()
         os.fsync(file.fileno())
     return draft
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove it with all that it holds. That somebody else removes it at the same moment is no error."""
+    while folder.exists():
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)

@@ -6,7 +6,6 @@ writes `last_active_at`, never ends a kernel itself, and a session that cannot b
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import logging
 from collections.abc import Callable
@@ -15,13 +14,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from .daemons import Daemon
+from .due_loop import DueLoop
 from .leases import Deadline, Expire, Hold, Step, Warn, decide
 from .reasons import Reason
 from .steady_clock import steady_time
 from .store import StoreThread, leases
 
 _log = logging.getLogger(__name__)
-_SHORTEST_PAUSE_S = 0.02
 
 
 class LeaseState(enum.StrEnum):
@@ -59,7 +58,10 @@ class LeaseNotice:
 
 
 class Reclaimer:
-    """`announce` hears of a session that was wished stopped, `notify` what a person is to be told."""
+    """Its `loop` is to be poked when an announced end may no longer come.
+
+    `announce` hears of a session that was wished stopped, `notify` what a person is to be told.
+    """
 
     def __init__(
         self,
@@ -73,29 +75,14 @@ class Reclaimer:
     ) -> None:
         self._store = store
         self._daemon = daemon
-        self._period_s = period_s
         self._announce = announce
         self._notify = notify
         self._clock = clock
-        self._wake = asyncio.Event()
-        self._loop: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._loop = asyncio.get_running_loop().create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._loop is not None:
-            self._loop.cancel()
-            await asyncio.gather(self._loop, return_exceptions=True)
-            self._loop = None
-
-    def poke(self) -> None:
-        """An announced end may no longer come: look now. On the loop's thread."""
-        self._wake.set()
+        self.loop = DueLoop(self.turn, period_s, clock, "the reclaimer")
 
     async def turn(self) -> float | None:
         """Look at every session once. When the next clock runs out, if one is known; changes nothing otherwise."""
-        if not self._store.exists or not self._daemon.is_registered:
+        if not self._daemon.has_work.is_set():
             return None
         now = self._clock()
         times = []
@@ -133,21 +120,6 @@ class Reclaimer:
             else LeaseNotice(workload_id, LeaseState.WITHDRAWN, "This session will not be released for now.")
         )
         self._notify(notice)
-
-    async def _run(self) -> None:
-        while True:
-            pause = self._period_s
-            try:
-                look_at = await self.turn()
-                if look_at is not None:
-                    pause = max(_SHORTEST_PAUSE_S, min(pause, look_at - self._clock()))
-            except Exception:
-                _log.exception("a turn of the reclaimer failed; the next one tries again")
-            try:
-                await asyncio.wait_for(self._wake.wait(), pause)
-            except TimeoutError:
-                continue
-            self._wake.clear()
 
 
 def _warning(workload_id: str, deadline: Deadline, now: float) -> LeaseNotice:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .batch_plan import asks_for_record, plan_batch
+from .cancelling import ended
 from .changes import ChangeBoard
 from .config import Policy, SiteConfig
 from .daemons import BEAT_EVERY_S, Daemon
@@ -21,20 +22,22 @@ from .deadline import bounded
 from .errors import CouldNotAsk, IllegalTransition
 from .executor import Executor
 from .models import ExternalHandle, Kind, Phase
+from .notes import as_asked
 from .ownership import Ownership
 from .pace import Pace, Pulse
 from .plan import Action, Recover, Retire, plan
 from .ports import Observation
 from .pulse_report import PulseReport, Trouble, write_report
-from .reasons import Reason
 from .steady_clock import steady_time
 from .store import Situation, Store, StoreThread
+from .waiting import waiting_pause_s
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 _ENDING_AGAIN_S = 1.0
 _ADOPT_EVERY_S = 60.0
+_LATEST_LANDING_SHOWS_S = 3600.0
 _LAST_STEPS_S = 3.0  # for what is under way when the driving stops
 
 
@@ -123,10 +126,10 @@ class Reconciler:
     async def stop(self) -> None:
         """Stop driving. What runs goes on; what is wished stopped stays wished; what has ended is cleared away."""
         loops, self._loops = self._loops, []
-        await _ended(loops)
+        await ended(loops)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_LAST_STEPS_S)
-        await _ended([*self._tasks])
+        await ended(self._tasks)
         if loops and self._store.exists and self._daemon.is_registered:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._clear_debris(), _LAST_STEPS_S)
@@ -141,11 +144,15 @@ class Reconciler:
         began = self._clock_s()
         await self._ownership.renew()
         situations = await self._store.run(Store.situations, self._daemon.daemon_id, only)
+        if situations:
+            self._daemon.has_work.set()
+        elif only is None:
+            self._daemon.has_work.clear()
         by_backend: dict[str, list[Situation]] = {}
         work = []
         for each in situations:
             if each.allocation.handle is None:
-                work.append(self._step(each.workload.workload_id, None))
+                work.append(self._step(each, None))
             else:
                 by_backend.setdefault(each.allocation.backend, []).append(each)
         asked = {name for name in by_backend if not patient or self._pace.may_ask(name, began)}
@@ -162,16 +169,10 @@ class Reconciler:
         self._pace.turned(self._clock_s() - began)
 
     async def adopt(self, kind: Kind | None = None) -> None:
-        """Take over what dead processes left. Sessions are ended: their kernels' secrets died with them."""
+        """Take over what dead processes left. Sessions are wished stopped by that."""
         if not self._store.exists:
             return
         for workload_id in await self._daemon.adopt(kind):
-            workload = await self._store.run(Store.workload, workload_id)
-            if workload is not None and workload.kind is Kind.BATCH:
-                self.poke(workload_id)  # it needs nobody, and goes on
-                continue
-            args = (workload_id, Reason.SERVER_GONE, "", f"daemon {self._daemon.daemon_id}", self._clock())
-            await self._store.run(Store.request_stop, *args)
             self.poke(workload_id)
 
     # -- the loops -------------------------------------------------------------------------------------------------
@@ -248,9 +249,7 @@ class Reconciler:
         finally:
             for workload_id in self._asking.pop(backend_name):
                 self.poke(workload_id)
-        await asyncio.gather(
-            *(self._step(each.workload.workload_id, observations.get(each.allocation.handle)) for each in group)
-        )
+        await asyncio.gather(*(self._step(each, observations.get(each.allocation.handle)) for each in group))
 
     async def _observe(self, group: Sequence[Situation]) -> Mapping[ExternalHandle | None, Observation]:
         handles = [each.allocation.handle for each in group if each.allocation.handle is not None]
@@ -264,8 +263,9 @@ class Reconciler:
             _log.warning("a backend could not be asked: %s", error)
             return {}
 
-    async def _step(self, workload_id: str, observation: Observation | None) -> None:
-        """One workload's step; its exceptions end here."""
+    async def _step(self, asked: Situation, observation: Observation | None) -> None:
+        """One workload's step; its exceptions end here. `asked`: as it was when the backend was asked."""
+        workload_id = asked.workload.workload_id
         if workload_id in self._busy:
             self._busy[workload_id] = True
             return
@@ -274,7 +274,7 @@ class Reconciler:
             return
         self._busy[workload_id] = False
         try:
-            await self._decide_and_act(workload_id, observation)
+            await self._decide_and_act(asked, observation)
             self._pauses.pop(workload_id, None)
         except IllegalTransition as error:  # decided on rows that have moved on
             _log.info("a step came too late: %s", error)
@@ -285,13 +285,15 @@ class Reconciler:
             if self._busy.pop(workload_id):
                 self.poke(workload_id)
 
-    async def _decide_and_act(self, workload_id: str, observation: Observation | None) -> None:
+    async def _decide_and_act(self, asked: Situation, observation: Observation | None) -> None:
+        workload_id = asked.workload.workload_id
         # Read again: the wish, or the owner, may have changed while the backend was asked.
         await self._ownership.renew()
         now = await self._store.run(Store.situation, workload_id)
         if now is None or await self._store.run(Store.driver_of, workload_id) != self._daemon.daemon_id:
             return
-        self._pace.saw(now)
+        self._pace.saw(now, self._clock())
+        observation = as_asked(observation, asked.allocation, now.allocation)
         if now.workload.kind is Kind.BATCH:
             ended = await self._executor.command_exit(now.allocation) if asks_for_record(observation) else None
             actions = plan_batch(now.workload, now.allocation, observation, ended, self._clock(), self._policy)
@@ -319,7 +321,7 @@ class Reconciler:
         if now is None:
             return
         if now != before:
-            self._pace.saw(now)
+            self._pace.saw(now, self._clock())
             self._changes.announce(workload_id)
         if now.allocation.allocation_id != before.allocation.allocation_id:
             await self._clear_quietly(before)
@@ -349,12 +351,16 @@ class Reconciler:
             _log.error("the step of workload %s failed; it waits %g s", workload_id, pause, exc_info=error)
 
     async def _end_duplicates(self, situations: Sequence[Situation]) -> None:
-        """An attempt that was sent more than once may have landed more than once, late: looked at now and then."""
+        """An attempt that was sent more than once may have landed more than once, late: looked at ever less often."""
+        known = {each.allocation.allocation_id for each in situations}
+        self._duplicates_asked = {key: at for key, at in self._duplicates_asked.items() if key in known}
         for each in situations:
             allocation = each.allocation
             asked = self._duplicates_asked.get(allocation.allocation_id, 0.0)
             sent_again = allocation.submit_attempts > 1 and allocation.handle is not None
-            if not sent_again or self._clock() - asked < self._policy.settle_window_s:
+            age_s = max(0.0, self._clock() - allocation.created_at)
+            pause_s = waiting_pause_s(age_s, None, self._policy.settle_window_s, _LATEST_LANDING_SHOWS_S)
+            if not sent_again or self._clock() - asked < pause_s:
                 continue
             self._duplicates_asked[allocation.allocation_id] = self._clock()
             try:
@@ -381,9 +387,3 @@ class Reconciler:
         if profile is None:
             return self._policy
         return replace(self._policy, registration_timeout_s=float(profile.registration_timeout_s))
-
-
-async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

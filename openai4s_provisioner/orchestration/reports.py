@@ -1,29 +1,34 @@
 """What workers report, taken in from the gateway's thread and worked off in order on the control thread's loop.
 
 A report is a fact: it is written down, and where it means the end of a session, that wish is stated with its reason.
-A malformed report is logged and dropped; it never stops the ones behind it.
+A malformed report is logged and dropped; it never stops the ones behind it. A state that cannot be written holds them
+up, in their order, until it can.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from .bootstrap import CredentialIssuer
+from .cancelling import ended
 from .changes import ChangeBoard
 from .config import Policy
 from .errors import ProvisionerError
+from .insistence import until_done
 from .leases import Activity
-from .models import Allocation, KernelExit, LinkState, OutputLoss, Phase, Registration
+from .models import Allocation, Desired, KernelExit, LinkState, OutputLoss, Phase, Registration
 from .outbox import Outbox
 from .reasons import Reason
 from .session import SessionService, exit_detail
 from .steady_clock import steady_time
 from .store import LaunchRow, Store, StoreThread, leases
-from .usage import UsageBoard
+from .usage import UsageBoard, whole
 from .workspace_proof import answer_holds, remove_proofs
 
 _log = logging.getLogger(__name__)
@@ -62,7 +67,7 @@ class WorkerReports:
         self._policy = policy
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._inbox: asyncio.Queue[Coroutine[Any, Any, None]] = asyncio.Queue()
+        self._inbox: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
         self._reader: asyncio.Task[None] | None = None
         self._proofs: set[asyncio.Task[None]] = set()
         self._handlers: dict[str, Callable[[Allocation, int, Mapping[str, Any]], Awaitable[None]]] = {
@@ -90,11 +95,7 @@ class WorkerReports:
     async def stop(self) -> None:
         tasks = [task for task in (self._reader, *self._proofs) if task is not None]
         self._loop = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        while not self._inbox.empty():
-            self._inbox.get_nowait().close()
+        await ended(tasks)
 
     async def settled(self) -> None:
         """Return when everything that was posted so far is worked off."""
@@ -104,23 +105,19 @@ class WorkerReports:
     # -- from any thread -------------------------------------------------------------------------------------------
 
     def worker_registered(self, registration: Registration, host: str, generation: str) -> None:
-        self._post(self._registered(registration.allocation_id, registration.rank))
+        self._post(functools.partial(self._registered, registration.allocation_id, registration.rank))
 
     def worker_message(self, allocation_id: str, rank: int, message: Mapping[str, Any]) -> None:
-        self._post(self._message(allocation_id, rank, message))
+        self._post(functools.partial(self._message, allocation_id, rank, message))
 
     def worker_link(self, allocation_id: str, rank: int, state: LinkState | str) -> None:
-        self._post(self._link(allocation_id, rank, LinkState(str(state))))
+        self._post(functools.partial(self._link, allocation_id, rank, LinkState(str(state))))
 
-    def _post(self, work: Coroutine[Any, Any, None]) -> None:
+    def _post(self, work: Callable[[], Awaitable[None]]) -> None:
         loop = self._loop
-        if loop is None or loop.is_closed():
-            work.close()
-            return
-        try:
-            loop.call_soon_threadsafe(self._inbox.put_nowait, work)
-        except RuntimeError:  # it closed in between
-            work.close()
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed
+                loop.call_soon_threadsafe(self._inbox.put_nowait, work)
 
     # -- on the loop -----------------------------------------------------------------------------------------------
 
@@ -128,7 +125,7 @@ class WorkerReports:
         while True:
             work = await self._inbox.get()
             try:
-                await work
+                await until_done(work, "a worker's report could not be written down yet")
             except Exception:
                 _log.exception("a worker's report could not be worked off")
             finally:
@@ -203,6 +200,8 @@ class WorkerReports:
             if asyncio.get_running_loop().time() + pause > deadline:
                 break
             await asyncio.sleep(pause)
+        if await self._has_workspace(allocation, rank):
+            return  # another report of it was proven meanwhile, and its answer taken away
         await self._workspace_failed(allocation, rank, "wrong_mount", seen)
         self._announce(allocation)
 
@@ -230,12 +229,12 @@ class WorkerReports:
 
     async def _kernel_exited(self, allocation: Allocation, rank: int, message: Mapping[str, Any]) -> None:
         launch = await self._launch(allocation, message)
-        if launch is None or launch.exit is not None:
+        if launch is None or launch.exit is not None or await self._is_taken_along(launch, message):
             return
         ended = KernelExit(
             launch_id=launch.launch_id,
-            exit_code=_whole(message.get("exit_code")),
-            signal=_whole(message.get("signal")),
+            exit_code=whole(message.get("exit_code")),
+            signal=whole(message.get("signal")),
             tail=str(message.get("tail", "")),
             exited_at=self._clock(),
         )
@@ -251,6 +250,13 @@ class WorkerReports:
             reason = Reason.OUT_OF_MEMORY if out_of_memory else Reason.KERNEL_START_FAILED
             await self._stop(allocation, reason, exit_detail(ended))
 
+    async def _is_taken_along(self, launch: LaunchRow, message: Mapping[str, Any]) -> bool:
+        """Whether the allocation ends, and this start with it: the backend says why, and not the kernel's signal."""
+        if message.get("with_worker") is not True or launch.ready_at is not None:
+            return False
+        workload = await self._store.run(Store.workload, launch.workload_id)
+        return workload is not None and workload.desired is Desired.RUNNING
+
     async def _is_alone(self, launch: LaunchRow) -> bool:
         situation = await self._store.run(Store.situation, launch.workload_id)
         if situation is None:
@@ -259,7 +265,7 @@ class WorkerReports:
         return len(held) == 1 and held[0].launch_id == launch.launch_id
 
     async def _ended(self, allocation: Allocation, rank: int, message: Mapping[str, Any]) -> None:
-        code = _whole(message.get("exit_code"))
+        code = whole(message.get("exit_code"))
         reason = str(message.get("reason", ""))
         await self._store.run(Store.worker_ended, allocation.allocation_id, rank, code, reason, self._clock())
 
@@ -267,7 +273,7 @@ class WorkerReports:
         launch = await self._launch(allocation, message)
         if launch is None:
             return
-        loss = OutputLoss(launch.launch_id, _whole(message.get("messages")) or 0, _whole(message.get("bytes")) or 0)
+        loss = OutputLoss(launch.launch_id, whole(message.get("messages")) or 0, whole(message.get("bytes")) or 0)
         _log.warning("session %s: %s", allocation.workload_id[:8], loss.sentence)
         told = f"worker {rank}: {loss.messages} messages, {loss.size} bytes"
         await self._store.run(Store.record, allocation.workload_id, "output_lost", _ACTOR, None, told, self._clock())
@@ -328,7 +334,3 @@ class WorkerReports:
     def _announce(self, allocation: Allocation) -> None:
         self._changes.announce(allocation.workload_id)
         self._poke(allocation.workload_id)
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

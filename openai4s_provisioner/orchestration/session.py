@@ -18,6 +18,7 @@ from .changes import ChangeBoard
 from .config import SiteConfig
 from .daemons import Daemon
 from .errors import Refused, SessionEnded
+from .insistence import until_done
 from .launches import LaunchBook, launch_json
 from .models import Desired, KernelExit, KernelLaunch, OutputLoss, SessionSpec, Workload
 from .outbox import Outbox
@@ -68,7 +69,7 @@ class SessionService:
         self._changes = changes
         self._poke = poke
         self._clock = clock
-        self._allocation_of: dict[str, str] = {}  # launch id -> allocation id, for signals
+        self._places: dict[str, tuple[str, str]] = {}  # launch id -> ids of workload and allocation, for signals
         self.when_output_lost: Callable[[OutputLoss], None] = lambda loss: None  # for whoever tells a person
         self.when_memory_ran_out: Callable[[str], None] = lambda launch_id: None  # the same
 
@@ -102,7 +103,7 @@ class SessionService:
             max_sessions=self._config.limits.max_sessions,
         )
         self._launches[new.workload_id] = asked.launch
-        self._allocation_of[new.launch_id] = new.allocation_id
+        self._places[new.launch_id] = (new.workload_id, new.allocation_id)
         try:
             await self._store.run(Store.open_session, new, self._daemon.daemon_id, self._clock())
         except asyncio.CancelledError:
@@ -112,7 +113,7 @@ class SessionService:
             raise
         except Exception as error:
             self._launches.pop(new.workload_id)
-            self._allocation_of.pop(new.launch_id)
+            self._places.pop(new.launch_id)
             if isinstance(error, Refused):
                 await self._admission.record(asked.owner, error)
             raise
@@ -130,7 +131,7 @@ class SessionService:
         allocation = await self._store.run(
             Store.bind_launch, workload_id, kernel_id, launch.launch_id, notebook_path, leases, self._clock()
         )
-        self._allocation_of[launch.launch_id] = allocation.allocation_id
+        self._places[launch.launch_id] = (workload_id, allocation.allocation_id)
         if any(each.kernel_id == kernel_id and each.released_at is None for each in before.bindings):
             self._launches[workload_id] = launch  # what a recovery starts again
         if old is not None and old.exit is None:
@@ -147,7 +148,7 @@ class SessionService:
 
     def started_anew(self, workload_id: str, launch_id: str, allocation_id: str) -> KernelLaunch | None:
         """A recovery made a new start in a new allocation: signals go there. What it is started with, if known."""
-        self._allocation_of[launch_id] = allocation_id
+        self._places[launch_id] = (workload_id, allocation_id)
         launch = self._launches.get(workload_id)
         return launch if launch is not None and launch.launch_id == launch_id else None
 
@@ -158,11 +159,17 @@ class SessionService:
         return first
 
     async def release_kernel(self, kernel_id: str, actor: str, reason: Reason = Reason.USER_CANCELLED) -> str | None:
-        """Give a kernel back; the allocation ends with its last one. The workload it belonged to, or None."""
-        workload_id = await self._store.run(Store.release_kernel, kernel_id, reason, actor, self._clock())
+        """Give a kernel back; the allocation ends with its last one. The workload it belonged to, or None.
+
+        Nobody would ask for it again, so it waits for a state that cannot be written, or read, at the moment.
+        """
+        not_yet = f"kernel {kernel_id} could not be given back yet"
+        workload_id = await until_done(
+            lambda: self._store.run(Store.release_kernel, kernel_id, reason, actor, self._clock()), not_yet
+        )
         if workload_id is None:
             return None
-        situation = await self.situation(workload_id)
+        situation = await until_done(lambda: self.situation(workload_id), not_yet)
         launch = situation.launch(kernel_id)
         if launch is not None and launch.exit is None and situation.workload.desired is Desired.RUNNING:
             self.stop_kernel(launch.launch_id)
@@ -206,6 +213,7 @@ class SessionService:
                 yield now
             last = now
             if now.workload.phase.is_terminal:
+                self._places = {key: place for key, place in self._places.items() if place[0] != workload_id}
                 return
             await ticket.wait()
 
@@ -235,8 +243,8 @@ class SessionService:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _send(self, launch_id: str, message: dict[str, Any]) -> bool:
-        allocation_id = self._allocation_of.get(launch_id)
-        return allocation_id is not None and self._outbox.send(allocation_id, 0, message)
+        place = self._places.get(launch_id)
+        return place is not None and self._outbox.send(place[1], 0, message)
 
     def _announce(self, workload_id: str) -> None:
         self._changes.announce(workload_id)

@@ -39,15 +39,23 @@ class TaskDesk:
         self._clock = clock
 
     async def open(
-        self, workload_id: str, actor: str, argv: Sequence[str], cwd: str, *, every_rank: bool = False
+        self,
+        workload_id: str,
+        actor: str,
+        argv: Sequence[str],
+        cwd: str,
+        *,
+        every_rank: bool = False,
+        owner: str | None = None,
     ) -> Task:
         """Admit the task and write it down. Raises Refused, which is recorded with who and why.
 
-        `every_rank`: once on each rank of the session, else on the first one only.
+        `every_rank`: once on each rank of the session, else on the first one only. `owner`: whose session it is to be,
+        where somebody else may act for them; else the actor's own.
         """
         try:
             check_words(argv)
-            ranks = await self._check_session(workload_id, actor, every_rank)
+            ranks = await self._check_session(workload_id, owner or actor, every_rank)
             new = NewTask(uuid.uuid4().hex, workload_id, actor, tuple(argv), cwd, every_rank and ranks > 1)
             return await self._store.run(tasks.open_task, new, self._clock())
         except Refused as refusal:
@@ -59,12 +67,12 @@ class TaskDesk:
         """The kernel that holds a session now, by its id or its beginning, or by its notebook. Raises Refused."""
         return await self._store.run(tasks.kernel_named, name)
 
-    async def _check_session(self, workload_id: str, actor: str, every_rank: bool) -> int:
+    async def _check_session(self, workload_id: str, owner: str, every_rank: bool) -> int:
         """How many ranks the session has."""
         workload = await self._store.run(Store.workload, workload_id)
         if workload is None:
             raise Refused(Reason.INVALID_SPEC, "There is no such session.")
-        if workload.owner != actor:
+        if workload.owner != owner:
             raise Refused.because(Reason.AUTHORIZATION_DENIED)
         profile = self._config.profiles.get(workload.profile)
         backend = None if profile is None else self._backends.get(profile.backend)

@@ -85,6 +85,11 @@ def _understood(told: Mapping[str, Any], limit_mb: int, now: float) -> Usage:
     )
 
 
+def whole(value: object) -> int | None:
+    """A whole number of a worker's message; None for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def _number(value: object) -> float | None:
     if value is None:
         return None

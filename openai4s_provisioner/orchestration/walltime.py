@@ -59,6 +59,16 @@ def decide(end: End, now: float) -> EndStep:
     return WarnOfEnd(end.ends_at)
 
 
+def most_extension_s(max_walltime_s: int, granted_at: float | None, ends_at: float | None) -> int:
+    """By how much one that runs may be extended, as far as its profile is concerned; whole minutes, 0 = not at all.
+
+    Its backend counts from its own clock and has the last word; a minute that has begun is left to it.
+    """
+    if granted_at is None or ends_at is None:
+        return 0
+    return max(0, int(max_walltime_s - (ends_at - granted_at)) // 60 * 60)
+
+
 def has_moved(before: float | None, now: float | None) -> bool:
     """Whether these are two ends, and not one that was computed twice."""
     if before is None or now is None:

@@ -7,6 +7,7 @@ end down with who asked, and refuses in one sentence; it never promises an end t
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from .reasons import Reason
 from .store import Situation, Store, StoreThread, schedule
 from .walltime import moment
 
+_log = logging.getLogger(__name__)
 LEAST_S, MOST_S = 1, 366 * 24 * 3600
 
 
@@ -52,10 +54,13 @@ class WalltimeDesk:
         found = self._extender(profile_name)
         return found is not None and found[0].can_extend(found[1])
 
-    async def extend(self, workload_id: str, seconds: int, actor: str) -> Extended:
-        """Raises Refused, which is recorded with who and why, and changes nothing then."""
+    async def extend(self, workload_id: str, seconds: int, actor: str, *, owner: str | None = None) -> Extended:
+        """Raises Refused, which is recorded with who and why, and changes nothing then.
+
+        `owner`: whose session it is to be, where somebody else may act for them; else the actor's own.
+        """
         try:
-            return await self._extend(workload_id, seconds, actor)
+            return await self._extend(workload_id, seconds, actor, owner or actor)
         except ProvisionerError as error:
             reason = error.reason if isinstance(error, Refused) else Reason.BACKEND_UNAVAILABLE
             if self._store.exists:
@@ -63,13 +68,13 @@ class WalltimeDesk:
                 await self._store.run(Store.record, *record)
             raise
 
-    async def _extend(self, workload_id: str, seconds: int, actor: str) -> Extended:
+    async def _extend(self, workload_id: str, seconds: int, actor: str, owner: str) -> Extended:
         if not LEAST_S <= seconds <= MOST_S:
             raise Refused(
                 Reason.INVALID_SPEC,
                 f"A session cannot be extended by {seconds} seconds. Ask for one second to a year.",
             )
-        situation = await self._running(workload_id, actor)
+        situation = await self._running(workload_id, owner)
         allocation = situation.allocation
         found = self._extender(situation.workload.profile)
         if found is None or not found[0].can_extend(found[1]) or allocation.handle is None:
@@ -83,19 +88,20 @@ class WalltimeDesk:
             async with asyncio.timeout(self._config.policy.call_deadline_s):
                 ends_at = await backend.extend(allocation.handle, profile, seconds)
         except (CouldNotAsk, TimeoutError) as error:
+            _log.warning("whether a session was extended is not known: %s", str(error) or "no answer came in time")
             raise Refused(
                 Reason.BACKEND_UNAVAILABLE,
-                f"Whether the session was extended is not known: {str(error) or 'no answer came in time'}. Its end is "
-                "shown as soon as it can be asked for; look there before you ask again.",
+                "Whether the session was extended is not known: no answer came in time. Its end is shown as soon as it "
+                "can be asked for; look there before you ask again.",
             ) from error
         await self._store.run(schedule.extended, allocation, ends_at, seconds, actor, self._clock())
         return Extended(workload_id, ends_at)
 
-    async def _running(self, workload_id: str, actor: str) -> Situation:
+    async def _running(self, workload_id: str, owner: str) -> Situation:
         situation = await self._store.run(Store.situation, workload_id) if self._store.exists else None
         if situation is None:
             raise Refused(Reason.INVALID_SPEC, "There is no such session.")
-        if situation.workload.owner != actor:
+        if situation.workload.owner != owner:
             raise Refused(Reason.AUTHORIZATION_DENIED, Reason.AUTHORIZATION_DENIED.sentence)
         runs = situation.allocation.phase in (Phase.GRANTED, Phase.ACTIVE)
         if not runs or situation.workload.desired is Desired.STOPPED:

@@ -6,23 +6,25 @@ nothing: that is the backend's.
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 from .config import SiteConfig
 from .daemons import Daemon
+from .due_loop import DueLoop
 from .models import LeasePolicy
-from .steady_clock import steady_time
 from .store import StoreThread, schedule
 from .walltime import EndStep, Wait, WalltimeNotice, WalltimeState, WarnOfEnd
 
 _log = logging.getLogger(__name__)
-_SHORTEST_PAUSE_S = 0.02
 
 
 class WalltimeWatch:
-    """`can_extend` says of a profile whether a person may put an end off; `notify` is told what to tell a person."""
+    """Its `loop` is to be poked when an end has moved.
+
+    `can_extend` says of a profile whether a person may put an end off; `notify` is told what to tell a person.
+    """
 
     def __init__(
         self,
@@ -32,33 +34,20 @@ class WalltimeWatch:
         config: SiteConfig,
         can_extend: Callable[[str], bool],
         notify: Callable[[WalltimeNotice], None],
-        clock: Callable[[], float] = steady_time,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        """`clock`: an end is a time of the backend's, so it is compared with the system's clock as it is now."""
         self._store = store
         self._daemon = daemon
         self._config = config
         self._can_extend = can_extend
         self._notify = notify
         self._clock = clock
-        self._wake = asyncio.Event()
-        self._loop: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._loop = asyncio.get_running_loop().create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._loop is not None:
-            self._loop.cancel()
-            await asyncio.gather(self._loop, return_exceptions=True)
-            self._loop = None
-
-    def poke(self) -> None:
-        """An end has moved: look now. On the loop's thread."""
-        self._wake.set()
+        self.loop = DueLoop(self.turn, config.policy.period_s, clock, "the watch over allocations' ends")
 
     async def turn(self) -> float | None:
         """Look at every session once. When the next warning is due, if one is."""
-        if not self._store.exists or not self._daemon.is_registered:
+        if not self._daemon.has_work.is_set():
             return None
         found = await self._store.run(schedule.running, self._daemon.daemon_id)
         times = [await self._looked_at(workload_id, profile) for workload_id, profile in found.items()]
@@ -92,18 +81,3 @@ class WalltimeWatch:
     def _warn_s(self, profile: str) -> float:
         known = self._config.profiles.get(profile)
         return float((LeasePolicy() if known is None else known.leases).warn_s)
-
-    async def _run(self) -> None:
-        while True:
-            pause = self._config.policy.period_s
-            try:
-                look_at = await self.turn()
-                if look_at is not None:
-                    pause = max(_SHORTEST_PAUSE_S, min(pause, look_at - self._clock()))
-            except Exception:
-                _log.exception("the ends of allocations could not be looked at; the next turn tries again")
-            try:
-                await asyncio.wait_for(self._wake.wait(), pause)
-            except TimeoutError:
-                continue
-            self._wake.clear()

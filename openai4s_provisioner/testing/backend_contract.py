@@ -32,7 +32,7 @@ from openai4s_provisioner.orchestration.ports import (
 
 from .backend_lab import BackendLab, handle_of
 
-_ACTIVE = frozenset({Observed.PENDING, Observed.RUNNING, Observed.ENDING})
+_ACTIVE = frozenset({Observed.PENDING, Observed.RUNNING, Observed.PAUSED, Observed.ENDING})
 _LONGEST_STALL_S = 1.0  # of the caller's loop, on a busy machine
 
 

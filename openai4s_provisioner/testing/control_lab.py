@@ -53,12 +53,16 @@ class FakeChannel:
     known: set[tuple[str, int]] = field(default_factory=set)
     sent: list[tuple[str, int, Mapping[str, Any]]] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
+    held: set[str] = field(default_factory=set)
 
     def send(self, allocation_id: str, rank: int, message: Mapping[str, Any]) -> bool:
         if (allocation_id, rank) not in self.known:
             return False
         self.sent.append((allocation_id, rank, message))
         return True
+
+    def hold(self, allocation_id: str, is_paused: bool) -> None:
+        (self.held.add if is_paused else self.held.discard)(allocation_id)
 
     def forget(self, allocation_id: str) -> None:
         self.forgotten.append(allocation_id)

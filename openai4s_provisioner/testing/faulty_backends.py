@@ -81,7 +81,7 @@ class ObedientBackend:
 
     def check_profile(self, profile: ResourceProfile) -> None:
         for key in profile.backend_options:
-            raise ConfigError(f"{key} is not a key of the backend {self.name}. Remove it.")
+            raise ConfigError(f"{key} is not a key of the backend {self.name}. Remove it.", key)
 
     async def isolates_session_credentials(
         self, profile: ResourceProfile, private_network: bool = False

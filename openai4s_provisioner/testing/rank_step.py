@@ -1,6 +1,7 @@
 """Runs one copy of a program for each rank, at once, and exits as the worst of them: what a step over nodes does.
 
 Run as a program: ``rank_step.py RANKS ARGV ...``. SIGTERM ends all copies. A copy is told its rank as its last words.
+As schedulers' own programs do, it says on stderr which copy ended badly.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ def main(argv: list[str]) -> int:
                 copy.terminate()
 
     signal.signal(signal.SIGTERM, end)
-    return max(128 - code if code < 0 else code for code in [copy.wait() for copy in copies])
+    codes = [copy.wait() for copy in copies]
+    for rank, code in enumerate(codes):
+        if code:
+            sys.stderr.write(f"copy {rank} exited with {code}\n")
+    return max(128 - code if code < 0 else code for code in codes)
 
 
 if __name__ == "__main__":

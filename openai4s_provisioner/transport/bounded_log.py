@@ -27,7 +27,7 @@ class LogWriter:
         self._segments = segments
         self._begin = 0
         self._fd = -1
-        self.written = _end_of(folder)  # of the whole, dropped bytes included
+        self.written = end_of(folder)  # of the whole, dropped bytes included
 
     def write(self, data: bytes) -> None:
         left = memoryview(data)
@@ -67,9 +67,15 @@ class LogWriter:
                 os.unlink(segment_path(self._folder, begin))
 
 
-def _end_of(folder: str) -> int:
+def end_of(folder: str) -> int:
+    """How much was written in all, dropped bytes included."""
     begins = segments_in(folder)
-    return begins[-1] + os.stat(segment_path(folder, begins[-1])).st_size if begins else 0
+    if not begins:
+        return 0
+    try:
+        return begins[-1] + os.stat(segment_path(folder, begins[-1])).st_size
+    except FileNotFoundError:  # moved between the two looks
+        return begins[-1]
 
 
 class Piece(NamedTuple):

@@ -17,17 +17,13 @@ from typing import Any
 from ..sandbox.spec import SandboxSpec
 from ..transport.bounded_log import LogWriter
 from ..transport.loop import Loop
-from .attempt import AttemptUnusable, BatchAttempt, take_batch
+from .attempt import BatchAttempt, take_batch
 from .exit_codes import ExitCode
-from .hardening import harden
 from .kernel_maker import KernelMaker
 from .record import write_record
-from .scratch import make_scratch
-from .signals import Signals
-from .worklog import log_to
+from .startup import begin, run
 
 _log = logging.getLogger(__name__)
-_USAGE = "usage: batch ATTEMPT_DIR --rank N\n"
 _END_GRACE_S = 5.0  # for the command, between SIGTERM and SIGKILL
 _TAIL_BYTES = 2048
 RECORD_NAME = "exit.json"
@@ -53,11 +49,11 @@ class BatchWorker:
         self._command.close()
         return int(self._exit_code)
 
-    def end(self, why: str) -> None:
+    def end(self, reason: str) -> None:
         """Stop the command, in its own time at first."""
         if not self._asked:
-            _log.info("ending: %s", why)
-            self._asked = why
+            _log.info("ending: %s", reason)
+            self._asked = reason
             self._command.stop(_END_GRACE_S)
 
     def _heard(self, event: dict[str, Any]) -> None:
@@ -125,28 +121,10 @@ class CommandLog:
 
 
 def main(argv: list[str]) -> int:
-    parent = os.getppid()
-    if len(argv) != 3 or argv[1] != "--rank" or not argv[2].isdigit():
-        sys.stderr.write(_USAGE)
-        return int(ExitCode.BAD_USAGE)
-    folder, rank = argv[0], int(argv[2])
-    try:
-        attempt = take_batch(folder, rank)
-    except AttemptUnusable as error:
-        sys.stderr.write(f"{error}\n")
-        return int(ExitCode.BAD_ATTEMPT)
-    log_to(os.path.join(folder, f"worker-{rank}.log"))
-    if not harden(parent):
-        _log.error("the process that started this worker has ended already")
-        return int(ExitCode.UNRECORDED)
-    scratch = make_scratch(attempt.allocation_id, rank)
-    try:
-        return _run(attempt, folder, scratch.path)
-    finally:
-        scratch.remove()
+    return begin("batch", argv, take_batch, _serve, ExitCode.UNRECORDED)
 
 
-def _run(attempt: BatchAttempt, folder: str, scratch: str) -> int:
+def _serve(attempt: BatchAttempt, folder: str, scratch: str) -> int:
     loop = Loop()
     maker = KernelMaker(
         loop,
@@ -157,9 +135,4 @@ def _run(attempt: BatchAttempt, folder: str, scratch: str) -> int:
         program=os.path.abspath(sys.argv[0]),
         gpus=attempt.gpus,
     )
-    worker = BatchWorker(loop, attempt, folder, maker)
-    signals = Signals(loop, worker.end)
-    try:
-        return worker.run()
-    finally:
-        signals.close()
+    return run(loop, BatchWorker(loop, attempt, folder, maker))

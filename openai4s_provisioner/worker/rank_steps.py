@@ -1,7 +1,8 @@
 """Starts a task on every rank, from the first one: the backend's launcher, and what all copies of the task are to run.
 
 The launcher's words come with the attempt; this module puts our own program behind them, never a person's words, which
-travel in a private file beside the attempt. It reads what the copies print, and ends the launcher when asked.
+travel in a private file beside the attempt. It reads what the copies print, and ends the launcher when asked. What the
+launcher itself has to say is no output of the task: it comes with the end, as its cause.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable
+from typing import IO, Any, Callable
 
 from ..transport.loop import Loop, Timer
 from .output import Output
@@ -23,6 +24,7 @@ _log = logging.getLogger(__name__)
 _READ_BYTES = 64 * 1024
 _REAP_EVERY_S = 0.02
 _COPIES_GRACE_S = 5.0  # more than a copy gives its own command
+_LAST_WORDS_BYTES = 1500  # of the launcher
 
 Event = dict[str, Any]
 
@@ -69,7 +71,9 @@ class RankStep:
         self._on_event = on_event
         self._output = output
         self._process: subprocess.Popen[bytes] | None = None
-        self._pipe = -1
+        self._pipe = -1  # what the copies print
+        self._words_pipe = -1  # what the launcher says
+        self._words = b""
         self._timers: list[Timer] = []
 
     def start(self) -> None:
@@ -83,18 +87,17 @@ class RankStep:
                 self._argv,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.PIPE,
                 start_new_session=True,
             )
         except OSError as error:
-            self._output.feed(f"the task cannot be started on every rank: {error}\n".encode())
+            self._words = f"the task cannot be started on every rank: {error}".encode()
             self._loop.call_soon(self._ended, None)
             return
-        assert self._process.stdout is not None
-        self._pipe = os.dup(self._process.stdout.fileno())
-        self._process.stdout.close()
-        os.set_blocking(self._pipe, False)
+        self._pipe = _taken(self._process.stdout)
+        self._words_pipe = _taken(self._process.stderr)
         self._loop.watch(self._pipe, readable=self._read)
+        self._loop.watch(self._words_pipe, readable=self._read_words)
         self._on_event({"type": "kernel_started"})
 
     def stop(self, grace_s: float) -> None:
@@ -110,7 +113,7 @@ class RankStep:
     def close(self) -> None:
         for timer in self._timers:
             timer.cancel()
-        self._close_pipe()
+        self._close_pipes()
         with contextlib.suppress(OSError):
             os.unlink(self._path)
         if self._process is not None and self._process.poll() is None:
@@ -126,10 +129,24 @@ class RankStep:
             self._output.feed(data)
             return
         self._close_pipe()
-        self._reap()
+        self._reap_after_both()
+
+    def _read_words(self) -> None:
+        try:
+            data = os.read(self._words_pipe, _READ_BYTES)
+        except BlockingIOError:
+            return
+        self._words = (self._words + data)[-_LAST_WORDS_BYTES:]
+        if not data:
+            self._close_words_pipe()
+            self._reap_after_both()
+
+    def _reap_after_both(self) -> None:
+        if self._pipe < 0 and self._words_pipe < 0:
+            self._reap()
 
     def _reap(self) -> None:
-        """Whoever holds the other end has closed it: the launcher ends about now."""
+        """Whoever holds the other ends has closed them: the launcher ends about now."""
         assert self._process is not None
         code = self._process.poll()
         if code is None:
@@ -140,13 +157,35 @@ class RankStep:
 
     def _ended(self, code: int | None) -> None:
         self._output.close()
+        words = self._words.decode("utf-8", errors="replace").strip()
+        if words:
+            _log.info("its launcher said: %s", words)
         ended = {"exit_code": code, "signal": None}
         if code is not None and code < 0:
             ended = {"exit_code": None, "signal": -code}
-        self._on_event({"type": "kernel_exited", "tail": self._output.tail(), **ended})
+        self._on_event({"type": "kernel_exited", "tail": self._output.tail(), "launcher": words, **ended})
+
+    def _close_pipes(self) -> None:
+        self._close_pipe()
+        self._close_words_pipe()
 
     def _close_pipe(self) -> None:
         if self._pipe >= 0:
             self._loop.unwatch(self._pipe)
             os.close(self._pipe)
             self._pipe = -1
+
+    def _close_words_pipe(self) -> None:
+        if self._words_pipe >= 0:
+            self._loop.unwatch(self._words_pipe)
+            os.close(self._words_pipe)
+            self._words_pipe = -1
+
+
+def _taken(stream: IO[bytes] | None) -> int:
+    """A descriptor of our own that does not block."""
+    assert stream is not None
+    descriptor = os.dup(stream.fileno())
+    stream.close()
+    os.set_blocking(descriptor, False)
+    return descriptor

@@ -182,12 +182,19 @@ class _Task:
         elif kind == "kernel_started":
             self._emit({"type": "task_started", "task_id": self._task_id})
         elif kind == "kernel_exited":
-            end = _ended(self._task_id, event["exit_code"], event["signal"], self._problem)
-            self._emit(end)
-            if self._caller is not None:
-                self._caller.flow = lambda hold: None
-                self._caller.end(exit_code=end["exit_code"], signal=end["signal"], problem=self._problem)
+            self._tell_end(event)
             self._over(self._task_id)
+
+    def _tell_end(self, event: Event) -> None:
+        """Told with the cause: what was found out before, or else what the launcher of several copies said."""
+        said = str(event.get("launcher", ""))
+        if said and not self._problem and not self._is_cancelled and event["exit_code"] != 0:
+            self._problem = f"The launcher said: {said}"
+        end = _ended(self._task_id, event["exit_code"], event["signal"], self._problem)
+        self._emit(end)
+        if self._caller is not None:
+            self._caller.flow = lambda hold: None
+            self._caller.end(exit_code=end["exit_code"], signal=end["signal"], problem=self._problem)
 
     # The output of the command (worker.output.Output).
 

@@ -24,26 +24,22 @@ from ..transport.stream import Stream
 from ..wire.errors import ProtocolError
 from ..wire.handshake import Welcomed
 from ..wire.handshake_lines import RESUME_KEY_BYTES
-from .attempt import Attempt, AttemptUnusable, take_attempt
+from .attempt import Attempt, take_attempt
 from .commands import make_commands
 from .dial import Dialer, DialFailure, Identity
 from .door import Door
 from .exit_codes import ExitCode
-from .hardening import harden
 from .kernel_maker import KernelMaker
 from .kernels import Event, Kernels, MakeKernel
 from .notice import LossNotice
 from .rank_steps import RankSteps
 from .record import write_record
 from .route import Itinerary
-from .scratch import make_scratch
-from .signals import Signals
+from .startup import begin, run
 from .tasks import MakeCommand, Tasks, no_tasks
 from .usage import UsageWatch
-from .worklog import log_to
 
 _log = logging.getLogger(__name__)
-_USAGE = "usage: worker ATTEMPT_DIR --rank N\n"
 _END_GRACE_S = 2.0  # for a kernel, between SIGTERM and SIGKILL
 _END_LIMIT_S = 10.0  # for everything: kernels gone, last output delivered
 _SPOOL_MEMORY_BYTES = 32 * 1024 * 1024
@@ -70,7 +66,7 @@ class Worker:
         self._attempt = attempt
         self._room = SpoolRoom(_SPOOL_MEMORY_BYTES, attempt.spool_mb * 1024 * 1024, scratch)
         self._link = Link(loop, self, opens_streams=False)
-        self._kernels = Kernels(loop, make_kernel, self._report, self._make_spool, self._check_ended)
+        self._kernels = Kernels(loop, make_kernel, self._report_kernel, self._make_spool, self._check_ended)
         self._environment: dict[str, str] = {}
         self._door = Door(loop, self._report)
         told = (self._report, self._check_ended, self._door)
@@ -85,6 +81,7 @@ class Worker:
         self._told_address = ""
         self._grace: Timer | None = None
         self._ending: str | None = None
+        self._is_signalled = False
         self._exit_code = ExitCode.ENDED
         self._is_farewell_said = False
 
@@ -96,6 +93,11 @@ class Worker:
         return int(self._exit_code)
 
     def end(self, reason: str) -> None:
+        """Asked for by a signal, which reaches the kernels as well when a whole allocation is ended."""
+        self._is_signalled = True
+        self._end(reason)
+
+    def _end(self, reason: str) -> None:
         """Stop the kernels, deliver what they said last, say goodbye; all of it bounded."""
         if self._ending is not None:
             return
@@ -122,7 +124,7 @@ class Worker:
         elif kind == "kept":
             self._door.kept(str(message["request_id"]), str(message["sentence"]))
         elif kind == "end":
-            self.end(str(message.get("reason", "")))
+            self._end(str(message.get("reason", "")))
         else:
             _log.warning("a message of an unknown kind was ignored")
 
@@ -143,6 +145,11 @@ class Worker:
             self._give_up(ExitCode.SERVER_GONE)
         else:
             self._server_away()
+
+    def _report_kernel(self, event: Event) -> None:
+        if event["type"] == "kernel_exited" and self._is_signalled:
+            event = {**event, "with_worker": True}
+        self._report(event)
 
     def _report(self, event: Event) -> None:
         if not self._link.send_control(event):
@@ -166,14 +173,25 @@ class Worker:
             self._give_up(ExitCode.SERVER_GONE)
             return
         _log.info("connected at %s, generation %s", self._dialer.reached, welcome.generation)
+        self._take_word_back()
         self._tell_way()
 
     def _leave_word(self) -> None:
         """Who never came through can say why only in the folder that it was made from; later, `_tell_way` says it."""
-        if not self._dialer.was_welcomed and self._attempt.address_record:
-            path = os.path.join(os.path.dirname(self._attempt.address_record), f"way-{self._attempt.rank}.json")
+        if not self._dialer.was_welcomed and self._word:
             with contextlib.suppress(OSError):
-                write_record(path, {"failed": _failed(self._dialer.failures.values())})
+                write_record(self._word, {"failed": _failed(self._dialer.failures.values())})
+
+    def _take_word_back(self) -> None:
+        if self._word:
+            with contextlib.suppress(OSError):
+                os.unlink(self._word)
+
+    @property
+    def _word(self) -> str:
+        """Where it is left; "" where there is no such folder."""
+        record = self._attempt.address_record
+        return os.path.join(os.path.dirname(record), f"way-{self._attempt.rank}.json") if record else ""
 
     def _tell_way(self) -> None:
         """Which address led here, and which did not and why; nothing when all is as it was told last."""
@@ -192,7 +210,7 @@ class Worker:
         self._exit_code = code
         self._dialer.cancel()
         self._link.close("the server is gone")
-        self.end("the server is gone")
+        self._end("the server is gone")
 
     # ---- the end
 
@@ -225,28 +243,10 @@ class Worker:
 
 
 def main(argv: list[str]) -> int:
-    parent = os.getppid()
-    if len(argv) != 3 or argv[1] != "--rank" or not argv[2].isdigit():
-        sys.stderr.write(_USAGE)
-        return int(ExitCode.BAD_USAGE)
-    folder, rank = argv[0], int(argv[2])
-    try:
-        attempt = take_attempt(folder, rank)
-    except AttemptUnusable as error:
-        sys.stderr.write(f"{error}\n")
-        return int(ExitCode.BAD_ATTEMPT)
-    log_to(os.path.join(folder, f"worker-{rank}.log"))
-    if not harden(parent):
-        _log.error("the process that started this worker has ended already")
-        return int(ExitCode.ENDED)
-    scratch = make_scratch(attempt.allocation_id, rank)
-    try:
-        return _serve(attempt, scratch.path, folder)
-    finally:
-        scratch.remove()
+    return begin("worker", argv, take_attempt, _serve, ExitCode.ENDED)
 
 
-def _serve(attempt: Attempt, scratch: str, folder: str) -> int:
+def _serve(attempt: Attempt, folder: str, scratch: str) -> int:
     loop = Loop()
     program = os.path.abspath(sys.argv[0])
     kernel_maker = KernelMaker(
@@ -271,9 +271,4 @@ def _serve(attempt: Attempt, scratch: str, folder: str) -> int:
             "gpus": attempt.gpus,
         },
     )
-    worker = Worker(loop, attempt, kernel_maker, scratch, kernel_maker, steps)
-    signals = Signals(loop, worker.end)
-    try:
-        return worker.run()
-    finally:
-        signals.close()
+    return run(loop, Worker(loop, attempt, kernel_maker, scratch, kernel_maker, steps))

@@ -119,7 +119,7 @@ GIVEN: dict[Reason, Given] = {
         "orchestration/reports.py", _PLANE, "test_a_bad_report_before_ready_ends_the_session_with_its_reason"
     ),
     Reason.SERVER_GONE: Given(
-        "orchestration/reconciler.py",
+        "orchestration/store/drivers.py",
         _PLANE,
         "test_after_a_crash_the_sessions_of_the_dead_process_are_ended_and_cleared",
     ),

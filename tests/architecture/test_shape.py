@@ -11,14 +11,19 @@ import pytest
 
 from openai4s_provisioner.orchestration.models import Phase
 
-from .tree import CORE, REPOSITORY, product_files
+from .tree import CORE, REPOSITORY, product_files, supporting_files
 
 MODULE_LINES = 400
 FUNCTION_LINES = 60
 MEDIAN_FUNCTION_LINES = 12
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
 
-shipped = pytest.mark.parametrize("file", product_files(), ids=lambda file: str(file.relative_to(REPOSITORY)))
+
+def name_of(file: Path) -> str:
+    return str(file.relative_to(REPOSITORY))
+
+
+shipped = pytest.mark.parametrize("file", product_files(), ids=name_of)
 
 
 def functions_of(file: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -31,9 +36,27 @@ def length_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return function.end_lineno - function.lineno + 1
 
 
+def lines_of(file: Path) -> int:
+    return len(file.read_text(encoding="utf-8").splitlines())
+
+
 @shipped
 def test_a_module_fits_on_a_few_screens(file: Path) -> None:
-    assert len(file.read_text(encoding="utf-8").splitlines()) <= MODULE_LINES
+    assert lines_of(file) <= MODULE_LINES
+
+
+def test_so_do_tests_checks_and_benchmarks() -> None:
+    """A longer one is also the longest that runs in one piece."""
+    lengths = {name_of(file): lines_of(file) for file in supporting_files()}
+    assert {name.partition("/")[0] for name in lengths} == {
+        "tests",
+        "checks",
+        "benches",
+        "labextension",
+        "docs",
+        "backends",
+    }
+    assert not {name: lines for name, lines in lengths.items() if lines > MODULE_LINES}
 
 
 @shipped

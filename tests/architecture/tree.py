@@ -26,3 +26,11 @@ def product_files() -> list[Path]:
         for file in sorted(folder.rglob("*.py"))
         if "tests" not in file.relative_to(folder).parts
     ]
+
+
+def supporting_files() -> list[Path]:
+    """Every other Python file: tests, acceptance checks, benchmarks, and what builds the part for JupyterLab."""
+    folders = (REPOSITORY / name for name in ("tests", "checks", "benches", "labextension", "docs"))
+    found = [file for folder in (*folders, BACKENDS) for file in sorted(folder.rglob("*.py"))]
+    shipped = set(product_files())
+    return [file for file in found if file not in shipped and "node_modules" not in file.parts]

@@ -76,6 +76,10 @@ display_name = "brief session"
 walltime_s = 60
 max_walltime_s = 7200
 
+[profiles.closed]
+backend = "elsewhere"
+display_name = "closed session"
+
 [profiles.hasty]
 backend = "queue"
 display_name = "hasty session"
@@ -102,7 +106,7 @@ def lab(run_mark: str) -> Iterator[Lab]:
     """One JupyterLab for most tests: one allocation at a time, so that a second session waits."""
     root = Path(tempfile.mkdtemp(prefix="o4s-", dir="/tmp"))
     server = Lab(make_place(root), CLUSTER)
-    server.install_kernels(("default", "long", "folder", "short", "brief", "hasty"))
+    server.install_kernels(("default", "long", "folder", "short", "brief", "closed", "hasty"))
     try:
         server.start()
         yield server

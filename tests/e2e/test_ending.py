@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import psutil
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import APIResponse, Route, expect
 
 from checks.parts.leftovers import processes_of
 from openai4s_provisioner.orchestration.reasons import Reason
@@ -77,13 +79,20 @@ def test_a_session_whose_place_is_lost_comes_back_and_says_that_its_memory_is_go
     picture(open_lab.page, "memory-lost")
 
 
-def test_a_kernel_that_exits_says_that_its_memory_is_gone(open_lab: Notebook) -> None:
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        pytest.param("exit()", "exit code 0", id="exit"),
+        pytest.param("import os; os._exit(3)", "exit code 3", id="an exit without goodbye"),
+    ],
+)
+def test_a_kernel_that_exits_says_that_its_memory_is_gone(open_lab: Notebook, code: str, words: str) -> None:
     ready(open_lab, "exit.ipynb")
-    open_lab.run("import os; os._exit(3)")
+    open_lab.run(code)
     open_lab.close_dialog("Kernel Restarting")
     told = open_lab.toast("started afresh")
     expect(told).to_be_visible(timeout=60 * SECOND)
-    expect(told).to_contain_text("exit code 3")
+    expect(told).to_contain_text(words)
     open_lab.expect_ready()
 
 
@@ -94,9 +103,24 @@ def test_a_session_whose_time_runs_out_is_warned_of_and_can_be_extended(
     warning = open_lab.toast("machine's time ends")
     expect(warning).to_be_visible(timeout=30 * SECOND)
     picture(open_lab.page, "walltime-warning")
-    before = open_lab.lab.alive()[0]["walltime_ends_at"]
-    open_lab.press(warning, "Extend")
-    wait_until(lambda: open_lab.lab.alive()[0]["walltime_ends_at"] > before, "the session is extended", 10)
+    [before] = open_lab.lab.alive()
+    open_lab.press(warning, "Extend…")
+    dialog = open_lab.page.locator(".jp-Dialog")
+    expect(dialog.get_by_role("radio")).to_have_count(3)
+    expect(dialog.get_by_role("radio", name="1 h 59 min, until")).to_be_visible()
+    expect(dialog).to_contain_text("the most that its profile allows")
+    expect(dialog.get_by_role("radio", name="1 h, until")).to_be_focused()
+    picture(open_lab.page, "extend")
+    open_lab.page.keyboard.press("ArrowUp")
+    open_lab.page.keyboard.press("Enter")
+
+    def later_s() -> float:
+        [now] = open_lab.lab.alive()
+        ends = [datetime.fromisoformat(each["walltime_ends_at"]) for each in (before, now)]
+        return (ends[1] - ends[0]).total_seconds()
+
+    wait_until(lambda: later_s() > 0, "the session is extended", 10)
+    assert abs(later_s() - 900) < 60, "by what was chosen with the keyboard: a quarter of an hour"
     expect(warning).to_have_count(0, timeout=20 * SECOND)
 
 
@@ -122,3 +146,67 @@ def test_keep_keeps_an_idle_session_and_without_it_it_is_released_and_can_be_sta
     open_lab.expect_ready()
     open_lab.run("20+3")
     expect(open_lab.outputs.last).to_have_text("23", timeout=30 * SECOND)
+
+
+class OldAnswers:
+    """JupyterLab's list of sessions as the server had it a while ago: it arrives when a test says so."""
+
+    def __init__(self, page: Notebook) -> None:
+        self._held: list[tuple[Route, APIResponse]] = []
+        self._holds = True
+        self._page = page
+        page.page.route("**/api/sessions?*", self._hold)
+        page.page.evaluate("() => void window.jupyterapp.serviceManager.sessions.refreshRunning()")
+
+    @property
+    def count(self) -> int:
+        self._page.page.wait_for_timeout(20)  # routes are served meanwhile
+        return len(self._held)
+
+    def hold_no_more(self) -> None:
+        self._holds = False
+
+    def arrive(self) -> None:
+        for route, answer in self._held:
+            route.fulfill(response=answer)
+
+    def _hold(self, route: Route) -> None:
+        if self._holds:
+            self._held.append((route, route.fetch()))
+        else:
+            route.fallback()
+
+
+SLOWER = 6  # times, which is what a page has of a busy machine
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["before JupyterLab knows", "after JupyterLab knows"])
+def test_start_again_leads_to_the_new_kernel_though_older_answers_arrive_later(
+    open_lab: Notebook, is_known: bool, wait_until: WaitUntil
+) -> None:
+    ready(open_lab, "again.ipynb")
+    page = open_lab.page
+    page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
+    old = OldAnswers(open_lab)
+    wait_until(lambda: old.count > 0, "an answer from before the end is on its way", 20)
+    if is_known:
+        old.hold_no_more()
+    somebody_ended_it(open_lab)
+    open_lab.expect_ended("stopped from outside")
+    if is_known:
+        wait_until(lambda: not open_lab.lab.ask("GET", "api/sessions"), "Jupyter gave the kernel up", 60)
+        page.evaluate("() => void window.jupyterapp.serviceManager.sessions.refreshRunning()")
+    else:
+        old.hold_no_more()
+    open_lab.press(open_lab.toast("stopped from outside"), "Start again")
+    expect(open_lab.badge).to_have_attribute("data-state", re.compile("starting|ready"), timeout=30 * SECOND)
+    old.arrive()
+    open_lab.expect_ready()
+    open_lab.run("20+3")
+    expect(open_lab.outputs.last).to_have_text("23", timeout=60 * SECOND)
+    assert len(open_lab.lab.alive()) == 1
+    assert len(open_lab.lab.ask("GET", "api/sessions")) == 1, "the notebook has one session, for Jupyter too"
+    panel = open_lab.show_panel()
+    expect(panel.locator('.openai4s-Card[data-state="ready"]')).to_have_count(1)
+    ended = panel.locator(".openai4s-Card").filter(has_text="stopped from outside").first
+    expect(ended.locator('[data-action="start-again"]')).to_have_count(0)

@@ -61,3 +61,15 @@ def test_more_than_the_profile_allows_is_refused_beside_the_field(open_lab: Note
     expect(dialog.get_by_role("button", name="Start")).to_be_disabled()
     page.locator(".jp-Dialog").get_by_role("button", name="Cancel").click()
     assert not open_lab.lab.alive()
+
+
+def test_a_profile_that_states_no_limits_starts_as_it_is(open_lab: Notebook) -> None:
+    page = open_lab.page
+    open_lab.load()
+    page.locator(".jp-LauncherCard").filter(has_text="New cluster notebook").click()
+    dialog = page.locator(".jp-Dialog")
+    dialog.get_by_label("Profile").select_option("default")
+    dialog.get_by_role("button", name="Start").click()
+    open_lab.expect_ready()
+    [session] = open_lab.lab.alive()
+    assert (session["profile"], session["resources"]["memory_mb"]) == ("default", 0)

@@ -35,7 +35,7 @@ def test_a_card_becomes_a_kernel_and_every_condition_comes_true_in_order(
     open_lab.run("1+1")
     open_lab.expect_ready()
     expect(open_lab.outputs.last).to_have_text("2", timeout=30 * SECOND)
-    order = [*CONDITIONS, "ready"]
+    order = ["admission", *CONDITIONS, "ready"]
     seen = [order.index(each) for each in open_lab.page.evaluate("() => window.seen")]
     assert seen == sorted(set(seen)), "a condition came twice, or out of order"
     assert seen[-1] == order.index("ready")

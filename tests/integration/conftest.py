@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,10 +21,14 @@ from traitlets.config import Config
 
 from openai4s_provisioner.app import ControlPlane
 from openai4s_provisioner.jupyter import kernelspecs
-from openai4s_provisioner.orchestration.config import default_config
+from openai4s_provisioner.orchestration.config import Policy, default_config
 from openai4s_provisioner.orchestration.store import Situation, Store
+from openai4s_provisioner.testing.control_lab import in_lab
+from openai4s_provisioner.testing.faulty_backends import ManualClock
 
 DEADLINE_S = 40.0
+QUICK = Policy(call_deadline_s=0.2)
+Runs = Callable[..., None]
 
 
 @dataclass
@@ -121,6 +126,30 @@ def processes_below(root: Path, *words: str) -> list[psutil.Process]:
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Of the control planes that `runs` makes; the test moves it."""
+    return ManualClock()
+
+
+@pytest.fixture
+def runs(tmp_path: Path, clock: ManualClock) -> Runs:
+    """`runs(scenario, *backends, **options)`: with a whole control plane over them, as `in_lab` has it."""
+    return functools.partial(in_lab, tmp_path, clock=clock)
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend's failure backs its workload off in real time; tests look past that."""
+    monkeypatch.setattr("openai4s_provisioner.orchestration.reconciler._FIRST_PAUSE_S", 0.0)
+
+
+@pytest.fixture
+def runs_quickly(runs: Runs, no_pauses: None) -> Runs:
+    """The same, where backends fail and hang."""
+    return functools.partial(runs, policy=QUICK)
 
 
 @pytest.fixture

@@ -23,11 +23,6 @@ from openai4s_provisioner.testing.faulty_backends import (
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def backend(clock: ManualClock) -> ObedientBackend:
     return ObedientBackend(clock)
 

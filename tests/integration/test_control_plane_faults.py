@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from openai4s_provisioner.orchestration.models import Phase
 from openai4s_provisioner.orchestration.ports import IsolationVerdict, Observed
 from openai4s_provisioner.orchestration.reasons import Reason
 from openai4s_provisioner.orchestration.steady_clock import SteadyClock
-from openai4s_provisioner.testing.control_lab import OWNER, ControlLab, in_lab
+from openai4s_provisioner.orchestration.store import Store
+from openai4s_provisioner.testing.control_lab import OWNER, ControlLab
 from openai4s_provisioner.testing.faulty_backends import (
     BackendThatCannotBeAsked,
     BackendThatCannotEvenSend,
@@ -28,25 +30,13 @@ from openai4s_provisioner.testing.faulty_backends import (
     ObedientBackend,
 )
 
-# A backend's failure backs its workload off in real time; tests look past that.
-QUICK = Policy(call_deadline_s=0.2)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openai4s_provisioner.orchestration.reconciler._FIRST_PAUSE_S", 0.0)
-
+from .conftest import QUICK, Runs
 
 # -- submitting --------------------------------------------------------------------------------------------------------
 
 
 def test_what_could_not_even_be_sent_is_no_attempt_and_is_sent_once_in_the_end(
-    tmp_path: Path, clock: ManualClock
+    runs_quickly: Runs, clock: ManualClock
 ) -> None:
     backend = BackendThatCannotEvenSend(clock)
 
@@ -63,10 +53,10 @@ def test_what_could_not_even_be_sent_is_no_attempt_and_is_sent_once_in_the_end(
         allocation = (await lab.situation(opened)).allocation
         assert (backend.submits, allocation.submit_attempts, allocation.waiting) == (1, 1, "")
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
-def test_a_stop_before_anything_was_sent_ends_at_once(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_stop_before_anything_was_sent_ends_at_once(runs_quickly: Runs, clock: ManualClock) -> None:
     backend = BackendThatCannotEvenSend(clock)
 
     async def scenario(lab: ControlLab) -> None:
@@ -79,13 +69,13 @@ def test_a_stop_before_anything_was_sent_ends_at_once(tmp_path: Path, clock: Man
         await lab.turns(2)
         assert backend.submits == 0
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
 # -- observing ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_backend_that_cannot_be_asked_ends_nothing_for_a_day(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_backend_that_cannot_be_asked_ends_nothing_for_a_day(runs_quickly: Runs, clock: ManualClock) -> None:
     backend = BackendThatCannotBeAsked(clock, silent=False)
 
     async def scenario(lab: ControlLab) -> None:
@@ -97,10 +87,10 @@ def test_a_backend_that_cannot_be_asked_ends_nothing_for_a_day(tmp_path: Path, c
             await lab.turns()
         assert await lab.situation(opened) == before
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
-def test_gone_once_is_nothing_and_gone_for_long_is_lost(tmp_path: Path, clock: ManualClock) -> None:
+def test_gone_once_is_nothing_and_gone_for_long_is_lost(runs_quickly: Runs, clock: ManualClock) -> None:
     backend = BackendThatForgetsOnce(clock)
 
     async def scenario(lab: ControlLab) -> None:
@@ -119,10 +109,10 @@ def test_gone_once_is_nothing_and_gone_for_long_is_lost(tmp_path: Path, clock: M
         await lab.turns()
         assert (await lab.situation(opened)).workload.phase is Phase.LOST
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
-def test_a_worker_that_talks_outweighs_a_backend_that_forgot(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_worker_that_talks_outweighs_a_backend_that_forgot(runs_quickly: Runs, clock: ManualClock) -> None:
     backend = BackendThatForgetsOnce(clock)
 
     async def scenario(lab: ControlLab) -> None:
@@ -133,10 +123,10 @@ def test_a_worker_that_talks_outweighs_a_backend_that_forgot(tmp_path: Path, clo
             await lab.turns()
         assert (await lab.situation(opened)).allocation.phase is Phase.ACTIVE
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
-def test_a_worker_that_said_goodbye_makes_gone_final_at_once(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_worker_that_said_goodbye_makes_gone_final_at_once(runs_quickly: Runs, clock: ManualClock) -> None:
     backend = BackendThatPurgesWhatEnded(clock)
 
     async def scenario(lab: ControlLab) -> None:
@@ -148,10 +138,10 @@ def test_a_worker_that_said_goodbye_makes_gone_final_at_once(tmp_path: Path, clo
         await lab.turns()
         assert (await lab.situation(opened)).workload.phase is Phase.COMPLETED
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
-def test_a_backend_that_hangs_stalls_only_its_own(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_backend_that_hangs_stalls_only_its_own(runs_quickly: Runs, clock: ManualClock) -> None:
     hanging = BackendThatHangsForEver(clock, name="hanging")
     steady = ObedientBackend(clock, name="steady")
 
@@ -169,10 +159,12 @@ def test_a_backend_that_hangs_stalls_only_its_own(tmp_path: Path, clock: ManualC
         assert not stuck.done()
         stuck.cancel()
 
-    in_lab(tmp_path, scenario, hanging, steady, clock=clock, policy=Policy(call_deadline_s=60.0))
+    runs_quickly(scenario, hanging, steady, policy=Policy(call_deadline_s=60.0))
 
 
-def test_a_backend_that_hangs_counts_as_could_not_ask_after_the_deadline(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_backend_that_hangs_counts_as_could_not_ask_after_the_deadline(
+    runs_quickly: Runs, clock: ManualClock
+) -> None:
     backend = BackendThatHangsForEver(clock)
 
     async def scenario(lab: ControlLab) -> None:
@@ -182,10 +174,10 @@ def test_a_backend_that_hangs_counts_as_could_not_ask_after_the_deadline(tmp_pat
         assert (await lab.situation(opened)).allocation.phase is Phase.PENDING
         assert backend.observes == 2
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
-def test_one_workloads_exception_never_touches_another(tmp_path: Path, clock: ManualClock) -> None:
+def test_one_workloads_exception_never_touches_another(runs_quickly: Runs, clock: ManualClock) -> None:
     backend = ObedientBackend(clock)
 
     async def scenario(lab: ControlLab) -> None:
@@ -203,11 +195,11 @@ def test_one_workloads_exception_never_touches_another(tmp_path: Path, clock: Ma
         (trouble,) = lab.reconciler.troubles
         assert (trouble.workload_id, trouble.error) == (bad.workload_id, "RuntimeError: boom")
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
 def test_one_turn_asks_each_backend_once_and_writes_nothing_when_nothing_changed(
-    tmp_path: Path, clock: ManualClock
+    runs_quickly: Runs, clock: ManualClock
 ) -> None:
     backend = ObedientBackend(clock)
 
@@ -220,7 +212,7 @@ def test_one_turn_asks_each_backend_once_and_writes_nothing_when_nothing_changed
         assert backend.observes == observed + 1
         assert await lab.store.run(lambda store: store.db._connection.total_changes) == before
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
 # -- cancelling --------------------------------------------------------------------------------------------------------
@@ -228,7 +220,7 @@ def test_one_turn_asks_each_backend_once_and_writes_nothing_when_nothing_changed
 
 @pytest.mark.parametrize("faulty", [BackendWhoseCancelDoesNothingAtFirst, BackendWhoseCancelAnswerIsLost])
 def test_a_cancel_is_repeated_until_the_end_is_seen(
-    tmp_path: Path, clock: ManualClock, faulty: type[ObedientBackend]
+    runs_quickly: Runs, clock: ManualClock, faulty: type[ObedientBackend]
 ) -> None:
     backend = faulty(clock)
 
@@ -241,10 +233,10 @@ def test_a_cancel_is_repeated_until_the_end_is_seen(
         assert (await lab.situation(opened)).workload.phase is Phase.CANCELLED
         assert backend.running == []
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
-def test_an_end_that_is_not_observed_is_not_assumed(tmp_path: Path, clock: ManualClock) -> None:
+def test_an_end_that_is_not_observed_is_not_assumed(runs_quickly: Runs, clock: ManualClock) -> None:
     backend = BackendThatCannotBeAsked(clock, silent=False)
 
     async def scenario(lab: ControlLab) -> None:
@@ -261,13 +253,13 @@ def test_an_end_that_is_not_observed_is_not_assumed(tmp_path: Path, clock: Manua
             clock.forward(60.0)
         assert (await lab.situation(opened)).workload.phase is Phase.CANCELLED
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
 # -- isolation ---------------------------------------------------------------------------------------------------------
 
 
-def test_isolation_that_breaks_after_admission_writes_no_attempt(tmp_path: Path, clock: ManualClock) -> None:
+def test_isolation_that_breaks_after_admission_writes_no_attempt(runs_quickly: Runs, clock: ManualClock) -> None:
     backend = ObedientBackend(clock)
 
     async def scenario(lab: ControlLab) -> None:
@@ -280,10 +272,12 @@ def test_isolation_that_breaks_after_admission_writes_no_attempt(tmp_path: Path,
         assert not lab.exchange_dir.exists()
         assert list(lab.workspace.iterdir()) == []
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
-def test_unverified_isolation_refuses_and_writes_nothing_at_all(tmp_path: Path, clock: ManualClock) -> None:
+def test_unverified_isolation_refuses_and_writes_nothing_at_all(
+    tmp_path: Path, runs_quickly: Runs, clock: ManualClock
+) -> None:
     backend = ObedientBackend(clock, verdict=IsolationVerdict(False, "apt install bubblewrap"))
 
     async def scenario(lab: ControlLab) -> None:
@@ -295,7 +289,7 @@ def test_unverified_isolation_refuses_and_writes_nothing_at_all(tmp_path: Path, 
         await lab.reconciler.adopt()
         assert await asyncio.to_thread(os.listdir, tmp_path) == ["work"]
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
 # -- clocks that jump --------------------------------------------------------------------------------------------------
@@ -313,7 +307,9 @@ def test_a_clock_that_is_set_forward_ends_nothing(tmp_path: Path, clock: ManualC
     assert steady() - before == 1.0
 
 
-def test_a_clock_that_was_set_back_between_two_processes_holds_up_no_end(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_clock_that_was_set_back_between_two_processes_holds_up_no_end(
+    runs_quickly: Runs, clock: ManualClock
+) -> None:
     backend = ObedientBackend(clock)
 
     async def scenario(lab: ControlLab) -> None:
@@ -326,10 +322,10 @@ def test_a_clock_that_was_set_back_between_two_processes_holds_up_no_end(tmp_pat
         assert (await lab.situation(opened)).workload.phase is Phase.CANCELLED
         assert backend.running == []
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
-def test_a_suspicion_from_the_future_is_begun_anew(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_suspicion_from_the_future_is_begun_anew(runs_quickly: Runs, clock: ManualClock) -> None:
     backend = BackendThatForgetsOnce(clock)
 
     async def scenario(lab: ControlLab) -> None:
@@ -344,4 +340,34 @@ def test_a_suspicion_from_the_future_is_begun_anew(tmp_path: Path, clock: Manual
         await lab.turns()
         assert (await lab.situation(opened)).workload.phase is Phase.LOST
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
+
+
+def test_a_preparation_that_took_too_long_leaves_no_file_behind_when_it_ends_after_all(
+    runs_quickly: Runs, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network folder that hangs for minutes: what it writes then holds a credential."""
+    monkeypatch.setattr("openai4s_provisioner.orchestration.executor._ISOLATION_AND_FILES_DEADLINE_S", 0.2)
+    backend, answers = ObedientBackend(clock), threading.Event()
+
+    async def scenario(lab: ControlLab) -> None:
+        def hangs() -> Path:
+            answers.wait(20.0)
+            return lab.bundle
+
+        lab.preparer._bundle_path = hangs
+        opened = await lab.open("k1")
+        await lab.turns(3)
+        assert (await lab.situation(opened)).workload.reason is Reason.BOOTSTRAP_FAILED
+        answers.set()
+        written = lab.preparer.attempt_dir(opened.allocation_id) / "rank-0.json"
+        while not written.exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await lab.turns_until(lambda: not written.parent.exists())
+        assert await lab.store.run(Store.debris, lab.daemon.daemon_id) == []
+        assert backend.submits == 0
+
+    try:
+        runs_quickly(scenario, backend)
+    finally:
+        answers.set()

@@ -309,3 +309,14 @@ def test_a_worker_that_finds_nobody_says_where_it_looked(net: Place, caplog: pyt
     line = f"the server cannot be reached at tls:127.0.0.1:{refused}: Connection refused"
     assert caplog.text.count(line) == 1
     assert failed_ways(folder, 0) == f"127.0.0.1:{refused}: Connection refused"
+
+
+def test_one_that_comes_through_in_the_end_takes_back_what_it_had_written_down(
+    net: Place, wait_until: WaitUntil
+) -> None:
+    port = free_port()
+    folder = net.worker(f"tls:127.0.0.1:{port}")
+    wait_until(lambda: failed_ways(folder, 0) != "", "what fails is written down", 20)
+    net.gateway(f"127.0.0.1:{port}")
+    net.observer.wait_for(lambda told: told.detail == LinkState.CONNECTED)
+    wait_until(lambda: failed_ways(folder, 0) == "", "it is taken back", 20)

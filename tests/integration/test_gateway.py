@@ -240,6 +240,25 @@ def test_a_worker_that_does_not_come_back_is_gone(gateway: Open, observer: Obser
     assert not opened.send("alloc", 0, {"type": "end"})
 
 
+def test_a_worker_that_is_paused_is_waited_for_however_long_it_is_silent(
+    gateway: Open, observer: ObserverThatRemembers
+) -> None:
+    """A second one, which nobody has paused, is gone meanwhile: so the first one's time was up as well."""
+    opened = gateway(DeskThatAdmitsOnce(good=ME, other=Registration("w2", "alloc2", 1, 0)))
+    opened.hold("alloc", True)
+    with dial(opened) as peer, dial(opened) as second:
+        assert shake(peer, hello()) is not None
+        assert shake(second, hello("other")) is not None
+        peer.close()
+        observer.wait_for(lambda told: told.detail == LinkState.RECONNECTING)
+    observer.wait_for(lambda told: told.detail == LinkState.GONE)
+    assert observer.link_states().count(LinkState.GONE) == 1
+    with dial(opened) as again:
+        assert shake(again, Resume("alloc", 0, 0, KEY)) is not None
+    opened.hold("alloc", False)
+    observer.wait_for(lambda told: observer.link_states().count(LinkState.GONE) == 2)
+
+
 def test_a_forgotten_allocation_loses_its_links_and_cannot_resume(gateway: Open) -> None:
     opened = gateway(DeskThatAdmitsOnce(good=ME))
     with dial(opened) as peer, dial(opened) as again:

@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from openai4s_provisioner.orchestration.config import Policy
 from openai4s_provisioner.orchestration.models import LinkState
 from openai4s_provisioner.orchestration.pace import Pace
+from openai4s_provisioner.orchestration.ports import AllocationRequest, Observed, SubmitResult
 from openai4s_provisioner.orchestration.reasons import Reason
 from openai4s_provisioner.testing.control_lab import OWNER, ControlLab, in_lab
 from openai4s_provisioner.testing.faulty_backends import BackendThatCannotBeAsked, ManualClock, ObedientBackend
@@ -18,9 +17,13 @@ from openai4s_provisioner.testing.faulty_backends import BackendThatCannotBeAske
 POLICY = Policy(period_s=0.05, steady_period_s=30.0, call_deadline_s=2.0)
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+class BackendWithNoFreeMachine(ObedientBackend):
+    """Whatever it is given waits."""
+
+    async def submit(self, request: AllocationRequest) -> SubmitResult:
+        answer = await super().submit(request)
+        self.say(Observed.PENDING)
+        return answer
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -60,6 +63,30 @@ def test_it_is_quick_while_something_is_awaited_and_slow_while_all_is_steady(
         assert lab.reconciler.period_s == slow, "it is over"
 
     in_lab(tmp_path, scenario, backend, clock=clock, policy=POLICY)
+
+
+def test_one_that_waits_is_looked_at_ever_less_often_and_its_cost_does_not_grow_with_others(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    backend = BackendWithNoFreeMachine(clock)
+    policy = Policy(period_s=5.0, steady_period_s=30.0)
+
+    async def scenario(lab: ControlLab) -> None:
+        for number in range(3):
+            await lab.open(f"k{number}")
+        await lab.turns()
+        backend.observes = 0
+        pauses: list[float] = []
+        while sum(pauses) < 3600:
+            await lab.reconciler.turn(patient=True)
+            pauses.append(lab.reconciler.period_s)
+            clock.forward(pauses[-1])
+        assert pauses[0] == 5.0
+        assert pauses == sorted(pauses)
+        assert pauses[-1] == 30.0
+        assert backend.observes == len(pauses) <= 200, "three of them cost what one does"
+
+    in_lab(tmp_path, scenario, backend, clock=clock, policy=policy)
 
 
 def test_a_start_is_followed_quickly_even_after_a_steady_time(tmp_path: Path, clock: ManualClock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import json
@@ -55,8 +56,10 @@ async def test_a_command_runs_once_on_every_rank_and_ends_as_the_worst_of_them(g
     status, lines, err = await ran(gang, "sh", "-c", told)
     expected = [f"[{rank}] {text}" for rank in range(4) for text in (f"{rank} of 4", "4", str(gang.work))]
     assert (status, lines, err) == (0, sorted(expected), "")
-    status, _, _ = await ran(gang, "sh", "-c", "exit $((OPENAI4S_RANK * 7))")
-    assert status == 21
+    status, lines, err = await ran(gang, "sh", "-c", "echo $OPENAI4S_RANK; exit $((OPENAI4S_RANK * 7))")
+    assert (status, lines) == (21, [f"[{rank}] {rank}" for rank in range(4)]), "what the launcher says is no output"
+    said = "".join(f"copy {rank} exited with {rank * 7}\n" for rank in (1, 2, 3))
+    assert err == f"jupyter openai4s: The launcher said: {said}"
     status, _, _ = await ran(gang, "sh", "-c", "[ $OPENAI4S_RANK != 2 ] || kill -9 $$")
     assert status == 137
     status, lines, _ = await ran(gang, "sh", "-c", "echo $OPENAI4S_RANK", ranks="first")
@@ -96,9 +99,10 @@ async def test_a_program_inside_asks_for_every_rank_as_well(gang: SessionLab) ->
     words = ["openai4s", "run", "--ranks", "all", "--", "sh", "-c", "echo $OPENAI4S_RANK; exit 5"]
     reply = await gang.run(asked.format(words))
     assert reply["status"] == "ok", json.dumps(reply)
-    assert await gang.value("(d.returncode, sorted(d.stdout.split()), d.stderr)") == repr(
-        (5, sorted([f"[{rank}]" for rank in range(4)] + [str(rank) for rank in range(4)]), "")
-    )
+    said = "\n".join(f"copy {rank} exited with 5" for rank in range(4))
+    told = f"openai4s: The launcher said: {said}\n"
+    found = ast.literal_eval(await gang.value("(d.returncode, sorted(d.stdout.split()), d.stderr)"))
+    assert found == (5, sorted([f"[{rank}]" for rank in range(4)] + [str(rank) for rank in range(4)]), told)
 
 
 async def test_a_task_that_runs_on_every_rank_is_ended_with_its_session(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from openai4s_provisioner.orchestration.errors import SessionEnded
@@ -12,16 +10,13 @@ from openai4s_provisioner.orchestration.reasons import Reason
 from openai4s_provisioner.orchestration.reclaimer import LeaseState
 from openai4s_provisioner.orchestration.session import OpenedSession
 from openai4s_provisioner.orchestration.store import leases
-from openai4s_provisioner.testing.control_lab import OWNER, ControlLab, in_lab
+from openai4s_provisioner.testing.control_lab import OWNER, ControlLab
 from openai4s_provisioner.testing.faulty_backends import ManualClock, ObedientBackend
+
+from .conftest import Runs
 
 POLICY = LeasePolicy()
 MS = 0.001
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture
@@ -51,7 +46,7 @@ OUTLIVED = (Desired.STOPPED, Reason.SESSION_MAX_LIFETIME_EXCEEDED)
 
 
 def test_an_idle_session_ends_at_its_time_and_not_a_millisecond_before(
-    tmp_path: Path, clock: ManualClock, backend: ObedientBackend
+    runs: Runs, clock: ManualClock, backend: ObedientBackend
 ) -> None:
     async def scenario(lab: ControlLab) -> None:
         opened = await idle_session(lab)
@@ -65,11 +60,11 @@ def test_an_idle_session_ends_at_its_time_and_not_a_millisecond_before(
         await lab.turns()
         assert (await lab.situation(opened)).workload.phase in (Phase.COMPLETED, Phase.CANCELLED)
 
-    in_lab(tmp_path, scenario, backend, clock=clock)
+    runs(scenario, backend)
 
 
 def test_a_keep_in_the_last_millisecond_wins_and_one_after_the_sweep_is_refused(
-    tmp_path: Path, clock: ManualClock, backend: ObedientBackend
+    runs: Runs, clock: ManualClock, backend: ObedientBackend
 ) -> None:
     async def scenario(lab: ControlLab) -> None:
         opened = await idle_session(lab)
@@ -87,11 +82,11 @@ def test_a_keep_in_the_last_millisecond_wins_and_one_after_the_sweep_is_refused(
         assert await wish(lab, opened) == IDLE
         assert (await lab.events(opened)).count("kept") == 1
 
-    in_lab(tmp_path, scenario, backend, clock=clock)
+    runs(scenario, backend)
 
 
 def test_a_sweep_that_was_decided_before_a_touch_changes_nothing(
-    tmp_path: Path, clock: ManualClock, backend: ObedientBackend
+    runs: Runs, clock: ManualClock, backend: ObedientBackend
 ) -> None:
     async def scenario(lab: ControlLab) -> None:
         opened = await idle_session(lab)
@@ -102,10 +97,10 @@ def test_a_sweep_that_was_decided_before_a_touch_changes_nothing(
         await lab.store.run(leases.sweep, opened.workload_id, clock())
         assert await wish(lab, opened) == RUNNING
 
-    in_lab(tmp_path, scenario, backend, clock=clock)
+    runs(scenario, backend)
 
 
-def test_two_sweeps_wish_once(tmp_path: Path, clock: ManualClock, backend: ObedientBackend) -> None:
+def test_two_sweeps_wish_once(runs: Runs, clock: ManualClock, backend: ObedientBackend) -> None:
     async def scenario(lab: ControlLab) -> None:
         opened = await idle_session(lab)
         clock.forward(POLICY.idle_ttl_s)
@@ -116,11 +111,11 @@ def test_two_sweeps_wish_once(tmp_path: Path, clock: ManualClock, backend: Obedi
         assert events.count("stop_requested") == 1
         assert "stop_requested_again" not in events
 
-    in_lab(tmp_path, scenario, backend, clock=clock)
+    runs(scenario, backend)
 
 
 def test_a_restart_between_the_sweep_and_the_barrier_keeps_the_reason(
-    tmp_path: Path, clock: ManualClock, backend: ObedientBackend
+    runs: Runs, clock: ManualClock, backend: ObedientBackend
 ) -> None:
     async def scenario(lab: ControlLab) -> None:
         opened = await idle_session(lab)
@@ -132,10 +127,10 @@ def test_a_restart_between_the_sweep_and_the_barrier_keeps_the_reason(
         assert await wish(lab, opened) == IDLE
         assert (await lab.situation(opened)).workload.phase.is_terminal
 
-    in_lab(tmp_path, scenario, backend, clock=clock)
+    runs(scenario, backend)
 
 
-def test_a_restart_does_not_warn_a_second_time(tmp_path: Path, clock: ManualClock, backend: ObedientBackend) -> None:
+def test_a_restart_does_not_warn_a_second_time(runs: Runs, clock: ManualClock, backend: ObedientBackend) -> None:
     async def scenario(lab: ControlLab) -> None:
         await idle_session(lab)
         clock.forward(POLICY.idle_ttl_s - POLICY.warn_s)
@@ -148,11 +143,11 @@ def test_a_restart_does_not_warn_a_second_time(tmp_path: Path, clock: ManualCloc
         assert warning.ends_at == clock() + POLICY.warn_s
         assert warning.seconds_left == POLICY.warn_s
 
-    in_lab(tmp_path, scenario, backend, clock=clock)
+    runs(scenario, backend)
 
 
 def test_a_warning_is_taken_back_once_and_given_again_for_the_next_end(
-    tmp_path: Path, clock: ManualClock, backend: ObedientBackend
+    runs: Runs, clock: ManualClock, backend: ObedientBackend
 ) -> None:
     async def scenario(lab: ControlLab) -> None:
         opened = await idle_session(lab)
@@ -174,11 +169,11 @@ def test_a_warning_is_taken_back_once_and_given_again_for_the_next_end(
             "lease_warning",
         ]
 
-    in_lab(tmp_path, scenario, backend, clock=clock)
+    runs(scenario, backend)
 
 
 def test_the_absolute_clock_ends_a_session_that_is_kept_and_busy(
-    tmp_path: Path, clock: ManualClock, backend: ObedientBackend
+    runs: Runs, clock: ManualClock, backend: ObedientBackend
 ) -> None:
     async def scenario(lab: ControlLab) -> None:
         opened = await idle_session(lab)
@@ -197,11 +192,11 @@ def test_the_absolute_clock_ends_a_session_that_is_kept_and_busy(
         await lab.reclaimer.turn()
         assert await wish(lab, opened) == OUTLIVED
 
-    in_lab(tmp_path, scenario, backend, clock=clock)
+    runs(scenario, backend)
 
 
 def test_a_queued_session_is_never_idle_and_its_clocks_start_when_the_kernel_is_ready(
-    tmp_path: Path, clock: ManualClock, backend: ObedientBackend
+    runs: Runs, clock: ManualClock, backend: ObedientBackend
 ) -> None:
     async def scenario(lab: ControlLab) -> None:
         opened = await lab.open("k")
@@ -218,11 +213,11 @@ def test_a_queued_session_is_never_idle_and_its_clocks_start_when_the_kernel_is_
         await lab.reclaimer.turn()
         assert await wish(lab, opened) == RUNNING
 
-    in_lab(tmp_path, scenario, backend, clock=clock)
+    runs(scenario, backend)
 
 
 def test_a_kernel_that_cannot_be_read_is_not_taken_for_idle(
-    tmp_path: Path, clock: ManualClock, backend: ObedientBackend
+    runs: Runs, clock: ManualClock, backend: ObedientBackend
 ) -> None:
     async def scenario(lab: ControlLab) -> None:
         opened = await lab.active_session("k")
@@ -233,11 +228,11 @@ def test_a_kernel_that_cannot_be_read_is_not_taken_for_idle(
         await lab.reclaimer.turn()
         assert await wish(lab, opened) == OUTLIVED
 
-    in_lab(tmp_path, scenario, backend, clock=clock)
+    runs(scenario, backend)
 
 
 def test_a_dead_kernel_does_not_hold_the_allocation_for_ever(
-    tmp_path: Path, clock: ManualClock, backend: ObedientBackend
+    runs: Runs, clock: ManualClock, backend: ObedientBackend
 ) -> None:
     async def scenario(lab: ControlLab) -> None:
         opened = await idle_session(lab)
@@ -248,11 +243,11 @@ def test_a_dead_kernel_does_not_hold_the_allocation_for_ever(
         await lab.reclaimer.turn()
         assert await wish(lab, opened) == IDLE
 
-    in_lab(tmp_path, scenario, backend, clock=clock)
+    runs(scenario, backend)
 
 
 def test_an_allocation_ends_with_the_idle_clock_of_its_last_kernel(
-    tmp_path: Path, clock: ManualClock, backend: ObedientBackend
+    runs: Runs, clock: ManualClock, backend: ObedientBackend
 ) -> None:
     async def scenario(lab: ControlLab) -> None:
         opened = await idle_session(lab, "first")
@@ -270,12 +265,10 @@ def test_an_allocation_ends_with_the_idle_clock_of_its_last_kernel(
         await lab.reclaimer.turn()
         assert await wish(lab, opened) == IDLE
 
-    in_lab(tmp_path, scenario, backend, clock=clock)
+    runs(scenario, backend)
 
 
-def test_a_turn_in_which_nothing_runs_out_writes_nothing(
-    tmp_path: Path, clock: ManualClock, backend: ObedientBackend
-) -> None:
+def test_a_turn_in_which_nothing_runs_out_writes_nothing(runs: Runs, backend: ObedientBackend) -> None:
     async def scenario(lab: ControlLab) -> None:
         opened = [await idle_session(lab, f"k{number}") for number in range(3)]
         before = await lab.store.run(lambda store: store.db._connection.total_changes)
@@ -284,14 +277,14 @@ def test_a_turn_in_which_nothing_runs_out_writes_nothing(
         assert await lab.store.run(lambda store: store.db._connection.total_changes) == before
         assert len(opened) == 3
 
-    in_lab(tmp_path, scenario, backend, clock=clock)
+    runs(scenario, backend)
 
 
 @pytest.mark.parametrize(
     "wrong", [{"doing": "asleep"}, {"doing": None}, {"launch_id": "another's"}, {"doing": 1, "began": "yes"}]
 )
 def test_a_malformed_report_of_activity_changes_nothing(
-    tmp_path: Path, clock: ManualClock, backend: ObedientBackend, wrong: dict[str, object]
+    runs: Runs, clock: ManualClock, backend: ObedientBackend, wrong: dict[str, object]
 ) -> None:
     async def scenario(lab: ControlLab) -> None:
         opened = await idle_session(lab)
@@ -301,4 +294,4 @@ def test_a_malformed_report_of_activity_changes_nothing(
         await lab.report(opened, message)
         assert await lab.store.run(leases.running, lab.daemon.daemon_id) == before
 
-    in_lab(tmp_path, scenario, backend, clock=clock)
+    runs(scenario, backend)

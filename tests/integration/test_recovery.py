@@ -23,17 +23,8 @@ from openai4s_provisioner.testing.faulty_backends import (
     ObedientBackend,
 )
 
+pytestmark = pytest.mark.usefixtures("no_pauses")
 RECOVERED = [reason for reason, outcome in OUTCOMES.items() if outcome is Outcome.RECOVER]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openai4s_provisioner.orchestration.reconciler._FIRST_PAUSE_S", 0.0)
 
 
 async def used_session(lab: ControlLab) -> OpenedSession:
@@ -252,9 +243,10 @@ def test_an_observation_of_the_old_attempt_says_nothing_about_the_new_one(tmp_pa
 
     async def scenario(lab: ControlLab) -> None:
         opened = await used_session(lab)
+        asked = await lab.situation(opened)
         backend.say(Observed.FAILED, Reason.NODE_FAILED)
         await lab.turns()
-        await lab.reconciler._step(opened.workload_id, Observation(Observed.FAILED, Reason.NODE_FAILED))
+        await lab.reconciler._step(asked, Observation(Observed.FAILED, Reason.NODE_FAILED))
         assert (await lab.situation(opened)).workload.epoch == 2
 
     in_lab(tmp_path, scenario, backend, clock=clock)

@@ -25,11 +25,6 @@ KEY = b"k" * 32
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def backend(clock: ManualClock) -> ObedientBackend:
     return ObedientBackend(clock)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
 
 import pytest
 
@@ -14,29 +13,18 @@ from openai4s_provisioner.orchestration.models import Allocation, Phase
 from openai4s_provisioner.orchestration.reasons import Reason
 from openai4s_provisioner.orchestration.session import OpenedSession
 from openai4s_provisioner.orchestration.store import Ending, Store, StoreThread
-from openai4s_provisioner.testing.control_lab import OWNER, ControlLab, in_lab
+from openai4s_provisioner.testing.control_lab import OWNER, ControlLab
 from openai4s_provisioner.testing.faulty_backends import (
     BackendWhoseSubmitHangs,
     ManualClock,
     ObedientBackend,
 )
 
-# A backend's failure backs its workload off in real time; tests look past that.
-QUICK = Policy(call_deadline_s=0.2)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openai4s_provisioner.orchestration.reconciler._FIRST_PAUSE_S", 0.0)
+from .conftest import Runs
 
 
 def test_after_a_crash_the_sessions_of_the_dead_process_are_ended_and_cleared(
-    tmp_path: Path, clock: ManualClock
+    runs_quickly: Runs, clock: ManualClock
 ) -> None:
     backend = ObedientBackend(clock)
 
@@ -55,11 +43,11 @@ def test_after_a_crash_the_sessions_of_the_dead_process_are_ended_and_cleared(
         assert list((lab.exchange_dir / "attempts").iterdir()) == []
         assert list(lab.workspace.iterdir()) == []
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
 def test_a_crash_between_the_call_and_its_answer_is_looked_up_by_the_next_process(
-    tmp_path: Path, clock: ManualClock
+    runs_quickly: Runs, clock: ManualClock
 ) -> None:
     backend = BackendWhoseSubmitHangs(clock)
 
@@ -76,10 +64,10 @@ def test_a_crash_between_the_call_and_its_answer_is_looked_up_by_the_next_proces
         assert backend.submits == 1
         assert backend.running == []
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=Policy(call_deadline_s=60.0))
+    runs_quickly(scenario, backend, policy=Policy(call_deadline_s=60.0))
 
 
-def test_a_living_process_keeps_its_workloads(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_living_process_keeps_its_workloads(runs_quickly: Runs, clock: ManualClock) -> None:
     backend = ObedientBackend(clock)
 
     async def scenario(lab: ControlLab) -> None:
@@ -92,10 +80,10 @@ def test_a_living_process_keeps_its_workloads(tmp_path: Path, clock: ManualClock
         assert await lab.store.run(Store.driver_of, opened.workload_id) == lab.daemon.daemon_id
         store.close()
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
-def test_a_free_lock_of_another_boot_is_believed_only_after_silence(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_free_lock_of_another_boot_is_believed_only_after_silence(runs_quickly: Runs, clock: ManualClock) -> None:
     backend = ObedientBackend(clock)
 
     async def scenario(lab: ControlLab) -> None:
@@ -112,10 +100,10 @@ def test_a_free_lock_of_another_boot_is_believed_only_after_silence(tmp_path: Pa
         # the former owner drives it no longer
         assert await lab.store.run(Store.situations, lab.daemon.daemon_id) == []
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
-def test_only_one_of_two_processes_adopts(tmp_path: Path, clock: ManualClock) -> None:
+def test_only_one_of_two_processes_adopts(runs_quickly: Runs, clock: ManualClock) -> None:
     backend = ObedientBackend(clock)
 
     async def scenario(lab: ControlLab) -> None:
@@ -129,7 +117,7 @@ def test_only_one_of_two_processes_adopts(tmp_path: Path, clock: ManualClock) ->
             await heir.retire()
             store.close()
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
 # -- an owner that was away ---------------------------------------------------------------------------------------
@@ -148,7 +136,7 @@ async def taken_over(lab: ControlLab, opened: OpenedSession, clock: ManualClock)
 
 
 def test_an_owner_that_was_away_drives_nothing_that_was_adopted_and_lets_it_go(
-    tmp_path: Path, clock: ManualClock
+    runs_quickly: Runs, clock: ManualClock
 ) -> None:
     backend = ObedientBackend(clock)
 
@@ -169,10 +157,10 @@ def test_an_owner_that_was_away_drives_nothing_that_was_adopted_and_lets_it_go(
         await lab.reconciler._ownership.keep()
         assert (await asyncio.wait_for(following, 5)).reason is Reason.SERVER_GONE
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
-def test_an_owner_that_was_away_and_whom_nobody_missed_goes_on(tmp_path: Path, clock: ManualClock) -> None:
+def test_an_owner_that_was_away_and_whom_nobody_missed_goes_on(runs_quickly: Runs, clock: ManualClock) -> None:
     backend = ObedientBackend(clock)
 
     async def scenario(lab: ControlLab) -> None:
@@ -189,11 +177,11 @@ def test_an_owner_that_was_away_and_whom_nobody_missed_goes_on(tmp_path: Path, c
         await lab.turns(2)
         assert (await lab.situation(opened)).allocation.phase.is_terminal
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
 def test_nothing_is_sent_by_an_owner_that_fell_asleep_between_the_commit_and_the_call(
-    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    runs_quickly: Runs, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = ObedientBackend(clock)
     begin_submit = Store.begin_submit
@@ -213,10 +201,10 @@ def test_nothing_is_sent_by_an_owner_that_fell_asleep_between_the_commit_and_the
         await lab.turns_until(lambda: backend.submits == 1)
         assert len(backend.running) == 1
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
-def test_the_beat_of_a_machine_that_slept_shows_when_it_woke(tmp_path: Path, clock: ManualClock) -> None:
+def test_the_beat_of_a_machine_that_slept_shows_when_it_woke(runs_quickly: Runs, clock: ManualClock) -> None:
     """Its steady clock stood still meanwhile: by that one it would look to the others as if it slept on."""
 
     async def scenario(lab: ControlLab) -> None:
@@ -230,4 +218,4 @@ def test_the_beat_of_a_machine_that_slept_shows_when_it_woke(tmp_path: Path, clo
         assert await Daemon(store, clock, "another machine", clock).adopt() == []
         store.close()
 
-    in_lab(tmp_path, scenario, ObedientBackend(clock), clock=clock, policy=QUICK)
+    runs_quickly(scenario, ObedientBackend(clock))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from openai4s_provisioner.orchestration.config import Policy
-from openai4s_provisioner.orchestration.models import Phase
+from openai4s_provisioner.orchestration.models import ExternalHandle, Phase
+from openai4s_provisioner.orchestration.ports import Observed
 from openai4s_provisioner.orchestration.reasons import Reason
 from openai4s_provisioner.orchestration.store import Store
-from openai4s_provisioner.testing.control_lab import OWNER, ControlLab, in_lab
+from openai4s_provisioner.testing.control_lab import OWNER, ControlLab
 from openai4s_provisioner.testing.faulty_backends import (
     BackendThatAnswersGarbage,
     BackendThatLosesEverySubmission,
@@ -26,18 +25,15 @@ from openai4s_provisioner.testing.faulty_backends import (
     ObedientBackend,
 )
 
-# A backend's failure backs its workload off in real time; tests look past that.
-QUICK = Policy(call_deadline_s=0.2)
+from .conftest import QUICK, Runs
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+class BackendThatCountsLookUps(BackendWhoseSubmitLandsTwice):
+    look_ups = 0
 
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openai4s_provisioner.orchestration.reconciler._FIRST_PAUSE_S", 0.0)
+    async def find_all_by_token(self, token: str) -> list[ExternalHandle]:
+        self.look_ups += 1
+        return list(await super().find_all_by_token(token))
 
 
 # -- submissions whose fate is unknown (INV-8) -------------------------------------------------------------------------
@@ -48,7 +44,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     [BackendWhoseSubmitLandsLate, BackendWhoseAnswerIsLost, BackendThatAnswersGarbage, BackendWhoseSubmitHangs],
 )
 def test_a_submission_that_landed_without_an_answer_is_found_and_never_sent_again(
-    tmp_path: Path, clock: ManualClock, faulty: type[ObedientBackend]
+    runs_quickly: Runs, clock: ManualClock, faulty: type[ObedientBackend]
 ) -> None:
     backend = faulty(clock)
 
@@ -62,11 +58,11 @@ def test_a_submission_that_landed_without_an_answer_is_found_and_never_sent_agai
         assert phases[-1] is Phase.GRANTED
         assert (backend.submits, len(backend.allocations)) == (1, 1)
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
 def test_a_submission_that_never_landed_is_sent_again_with_the_same_token_after_the_settle_window(
-    tmp_path: Path, clock: ManualClock
+    runs_quickly: Runs, clock: ManualClock
 ) -> None:
     backend = BackendThatLosesTheFirstSubmission(clock)
 
@@ -82,10 +78,10 @@ def test_a_submission_that_never_landed_is_sent_again_with_the_same_token_after_
         assert backend.submits == 2
         assert [each.token for each in backend.allocations] == [token]
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
-def test_a_submission_that_never_lands_fails_after_a_few_attempts(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_submission_that_never_lands_fails_after_a_few_attempts(runs_quickly: Runs, clock: ManualClock) -> None:
     backend = BackendThatLosesEverySubmission(clock)
 
     async def scenario(lab: ControlLab) -> None:
@@ -97,10 +93,10 @@ def test_a_submission_that_never_lands_fails_after_a_few_attempts(tmp_path: Path
         assert (workload.phase, workload.reason) == (Phase.FAILED, Reason.BACKEND_SUBMISSION_UNKNOWN)
         assert backend.submits == QUICK.max_submits
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
-def test_a_lookup_that_fails_is_unknown_and_never_no(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_lookup_that_fails_is_unknown_and_never_no(runs_quickly: Runs, clock: ManualClock) -> None:
     backend = BackendWhoseLookupFails(clock)
 
     async def scenario(lab: ControlLab) -> None:
@@ -118,12 +114,12 @@ def test_a_lookup_that_fails_is_unknown_and_never_no(tmp_path: Path, clock: Manu
         assert (await lab.situation(opened)).allocation.phase is Phase.GRANTED
         assert lab.reconciler.troubles == ()
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
 @pytest.mark.parametrize("faulty", [BackendWhoseSubmitLandsLate, BackendThatLosesEverySubmission])
 def test_a_stop_while_the_fate_is_unknown_leaks_nothing(
-    tmp_path: Path, clock: ManualClock, faulty: type[ObedientBackend]
+    runs_quickly: Runs, clock: ManualClock, faulty: type[ObedientBackend]
 ) -> None:
     backend = faulty(clock)
 
@@ -139,7 +135,7 @@ def test_a_stop_while_the_fate_is_unknown_leaks_nothing(
         assert backend.submits == 1
         assert backend.running == []
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
 # -- submissions that land twice, or after everybody has given them up -------------------------------------------
@@ -148,7 +144,7 @@ def test_a_stop_while_the_fate_is_unknown_leaks_nothing(
 @pytest.mark.parametrize("delay_s", [61.0, 100.0, 400.0], ids=["just after the settle window", "later", "much later"])
 @pytest.mark.parametrize("faulty", [BackendWhoseSubmitLandsTwice, BackendThatNamesOneLandingOnly])
 def test_a_submission_that_landed_twice_is_cancelled_but_for_one(
-    tmp_path: Path, clock: ManualClock, faulty: Callable[..., ObedientBackend], delay_s: float
+    runs_quickly: Runs, clock: ManualClock, faulty: Callable[..., ObedientBackend], delay_s: float
 ) -> None:
     backend = faulty(clock, delay_s=delay_s)
 
@@ -169,11 +165,39 @@ def test_a_submission_that_landed_twice_is_cancelled_but_for_one(
         assert [each.handle for each in backend.running] == [now.allocation.handle]
         events = [each for each in await lab.store.run(Store.events, opened.workload_id) if each.reason]
         assert [(each.kind, each.reason) for each in events] == [("stray_cancelled", Reason.DUPLICATE_SUBMISSION)]
+        await lab.sessions.request_stop(opened.workload_id, Reason.USER_CANCELLED, OWNER)
+        await lab.report(opened, {"type": "ended", "exit_code": 0, "reason": "USER_CANCELLED"})
+        backend.say(Observed.COMPLETED)
+        await lab.turns_until(lambda: not lab.executor._strays and not lab.reconciler._duplicates_asked, most=500)
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)
 
 
-def test_a_submission_that_lands_after_its_session_ended_is_cancelled(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_second_landing_is_looked_for_ever_less_often(runs_quickly: Runs, clock: ManualClock) -> None:
+    backend = BackendThatCountsLookUps(clock, delay_s=100.0)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.open("k1")
+        for _ in range(20):
+            await lab.turns()
+            clock.forward(5.0)
+        await lab.dial(opened)
+        await lab.answer_workspace(opened)
+        await lab.start_kernel(opened)
+        counts = []
+        for _ in range(6):
+            backend.look_ups = 0
+            for _ in range(120):
+                await lab.turns()
+                clock.forward(30.0)
+            counts.append(backend.look_ups)
+        assert counts[0] <= 30, "in the first hour"
+        assert all(1 <= count <= 8 for count in counts[1:]), "and it is never given up"
+
+    runs_quickly(scenario, backend)
+
+
+def test_a_submission_that_lands_after_its_session_ended_is_cancelled(runs_quickly: Runs, clock: ManualClock) -> None:
     backend = BackendWhoseSubmitLandsTwice(clock, delay_s=QUICK.settle_window_s * 3)
 
     async def scenario(lab: ControlLab) -> None:
@@ -190,4 +214,4 @@ def test_a_submission_that_lands_after_its_session_ended_is_cancelled(tmp_path: 
         assert backend.running == []
         assert await lab.store.run(Store.debris, lab.daemon.daemon_id) == []
 
-    in_lab(tmp_path, scenario, backend, clock=clock, policy=QUICK)
+    runs_quickly(scenario, backend)

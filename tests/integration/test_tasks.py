@@ -134,8 +134,18 @@ def test_a_task_whose_caller_was_killed_goes_on_is_listed_and_can_be_stopped(ses
     (line,) = [line for line in listed.stdout.splitlines() if "\tTASK\t" in line]
     assert "sleep 4712" in line
     assert "RUNNING" in line
-    subprocess.run([*CLI, "stop", line.split("\t")[0]], cwd=session.work, check=True)
+
+    def stop(name: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*CLI, "stop", name], cwd=session.work, text=True, capture_output=True)
+
+    task_id = line.split("\t")[0]
+    unclear = stop(task_id[:2])
+    assert (unclear.returncode, "first 4 characters" in unclear.stderr) == (1, True)
+    assert running("sleep 4712"), "two letters stop nothing"
+    stopped = stop(task_id)
+    assert (stopped.returncode, stopped.stdout.split("\t")[:3]) == (0, [task_id, "TASK", "ENDED"])
     wait_until(lambda: not running("sleep 4712"), "the task is gone", 30)
+    assert stop(task_id).stdout == stopped.stdout, "one that is over is told as that"
 
 
 def test_a_kernel_s_restart_leaves_tasks_alone(session: Session, wait_until: Any) -> None:
@@ -205,3 +215,19 @@ def test_a_task_of_a_killed_server_is_refused_and_ends(
     assert task.returncode == 1
     assert "went away" in err
     no_process_left()
+
+
+def test_a_session_goes_by_its_own_id_and_by_its_kernel_s_in_every_command(session: Session) -> None:
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*CLI, *words], cwd=session.work, text=True, capture_output=True, timeout=60)
+
+    listed = call("ls").stdout.split("\t")[0]
+    assert session.run("true", name=listed).returncode == 0
+    assert call("keep", listed).returncode == 0
+    assert f"id:           {listed}" in call("show", session.kernel_id[:8]).stdout
+    said = call("logs", session.kernel_id)
+    assert (said.returncode, said.stdout) == (1, "")
+    assert f"{listed} is a session, not a command" in said.stderr
+    assert f"jupyter openai4s show {listed}" in said.stderr
+    assert call("stop", session.kernel_id[:3]).returncode == 1, "too short a beginning is nobody's"
+    assert call("stop", session.kernel_id[:8]).returncode == 0

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from openai4s_provisioner.orchestration.errors import CouldNotAsk, Refused
-from openai4s_provisioner.orchestration.models import ExternalHandle, ResourceProfile
+from openai4s_provisioner.orchestration.models import ExternalHandle, Phase, ResourceProfile
 from openai4s_provisioner.orchestration.ports import Observation, Observed
 from openai4s_provisioner.orchestration.reasons import Reason
 from openai4s_provisioner.orchestration.session import OpenedSession
-from openai4s_provisioner.orchestration.store import Store
+from openai4s_provisioner.orchestration.steady_clock import steady_time
+from openai4s_provisioner.orchestration.store import Ending, NewEpoch, Store, epochs
 from openai4s_provisioner.orchestration.walltime import WalltimeNotice, WalltimeState
 from openai4s_provisioner.orchestration.walltime_desk import WalltimeDesk
 from openai4s_provisioner.orchestration.walltime_watch import WalltimeWatch
@@ -47,9 +50,20 @@ class BackendWithAnEnd(ObedientBackend):
         return self.ends_at
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+class BackendWhoseAnswerIsLongOnItsWay(BackendWithAnEnd):
+    """It answers as things were when it was asked, and that arrives when the test wants it to."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.asked, self.on_its_way = asyncio.Event(), asyncio.Event()
+        self.on_its_way.set()
+
+    async def observe(self, handles: Sequence[ExternalHandle]) -> Mapping[ExternalHandle, Observation]:
+        answer = await super().observe(handles)
+        if not self.on_its_way.is_set():
+            self.asked.set()
+        await self.on_its_way.wait()
+        return answer
 
 
 @pytest.fixture
@@ -162,6 +176,57 @@ def test_an_end_that_the_backend_moves_by_itself_is_followed(
     in_lab(tmp_path, scenario, backend, clock=clock)
 
 
+def test_a_look_that_began_before_an_extension_does_not_bring_the_former_end_back(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    backend = BackendWhoseAnswerIsLongOnItsWay(clock)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.active_session("k1")
+        told: list[WalltimeNotice] = []
+        clock.forward(3100)
+        await watch_of(lab, told).turn()
+        assert [each.state for each in told] == [WalltimeState.WARNING]
+        backend.on_its_way.clear()
+        look = asyncio.create_task(lab.reconciler.turn())
+        await backend.asked.wait()
+        extended = await desk_of(lab).extend(opened.workload_id, 1200, OWNER)
+        backend.on_its_way.set()
+        await look
+        assert (await lab.situation(opened)).allocation.ends_at == extended.ends_at, "not for one look"
+        await watch_of(lab, told).turn()
+        assert [each.state for each in told] == [WalltimeState.WARNING, WalltimeState.WITHDRAWN]
+        backend.ends_at -= 600.0  # somebody else shortens it
+        await lab.turns()
+        assert (await lab.situation(opened)).allocation.ends_at == extended.ends_at - 600.0
+
+    in_lab(tmp_path, scenario, backend, clock=clock)
+
+
+def test_an_answer_about_an_earlier_attempt_ends_nothing_of_the_next_one(tmp_path: Path, clock: ManualClock) -> None:
+    """The step before it opened the next epoch while the question about the old one was on its way."""
+    backend = BackendWhoseAnswerIsLongOnItsWay(clock)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.active_session("k1")
+        old = (await lab.situation(opened)).allocation
+        backend.say(Observed.FAILED, Reason.NODE_FAILED)
+        backend.on_its_way.clear()
+        look = asyncio.create_task(lab.reconciler.turn())
+        await backend.asked.wait()
+        ending = Ending(Phase.FAILED, Reason.NODE_FAILED)
+        new = NewEpoch("next", "n" * 48, {})
+        args = (old.allocation_id, ending, new, lab.daemon.daemon_id, clock())
+        await lab.store.run(epochs.open_epoch, *args)
+        await lab.store.run(Store.handle_known, "next", ExternalHandle("fake", "next"))
+        backend.on_its_way.set()
+        await look
+        now = await lab.situation(opened)
+        assert (now.allocation.allocation_id, now.allocation.phase) == ("next", Phase.PENDING)
+
+    in_lab(tmp_path, scenario, backend, clock=clock)
+
+
 @pytest.mark.parametrize(
     ("seconds", "actor", "reason", "told"),
     [
@@ -194,7 +259,7 @@ def test_a_site_that_fixes_time_limits_says_so_in_one_sentence(
             await desk_of(lab).extend(opened.workload_id, 3600, OWNER)
         assert refused.value.reason is Reason.POLICY_REJECTED
         backend.extensible, backend.broken = True, True
-        with pytest.raises(Refused, match="is not known: nobody answers") as refused:
+        with pytest.raises(Refused, match="is not known: no answer came in time") as refused:
             await desk_of(lab).extend(opened.workload_id, 3600, OWNER)
         assert refused.value.reason is Reason.BACKEND_UNAVAILABLE
 
@@ -232,5 +297,28 @@ def test_what_the_queue_says_reaches_the_sentence_and_goes_with_the_grant(
         await lab.turns(1)
         now = await lab.situation(opened)
         assert (now.allocation.estimated_start, now.allocation.position, now.allocation.waiting) == (None, None, "")
+
+    in_lab(tmp_path, scenario, backend, clock=clock)
+
+
+def test_an_end_is_the_backend_s_time_whatever_was_corrected_here_since_this_process_began(
+    tmp_path: Path, clock: ManualClock, backend: BackendWithAnEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # This machine's clock was two hours slow when the process began, and was set right afterwards.
+    monkeypatch.setattr(steady_time, "_offset", steady_time._offset - 7200.0)
+    backend.ends_at = time.time() + 300.0
+
+    async def scenario(lab: ControlLab) -> None:
+        told: list[WalltimeNotice] = []
+        can_extend = desk_of(lab).can_extend
+        watch = WalltimeWatch(
+            store=lab.store, daemon=lab.daemon, config=lab.config, can_extend=can_extend, notify=told.append
+        )
+        await lab.active_session()
+        await lab.turns()
+        await watch.turn()
+        (warning,) = told
+        assert warning.state is WalltimeState.WARNING
+        assert warning.seconds_left == pytest.approx(300.0, abs=60.0)
 
     in_lab(tmp_path, scenario, backend, clock=clock)

@@ -162,6 +162,18 @@ def test_papermill(work: Path, session_kernel: str) -> None:
     assert cell.outputs[0].text == "42\n"
 
 
+def test_a_program_without_a_configuration_of_its_own_finds_what_the_server_has(
+    place: Any, work: Path, session_kernel: str
+) -> None:
+    folder, state = place.root / "etc", place.root / "state-of-the-server"
+    folder.mkdir()
+    (folder / "jupyter_server_config.py").write_text(f"c.OpenAI4S.state_dir = {str(state)!r}\n")
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")]), work / "in.ipynb")
+    command = [sys.executable, "-m", "papermill", "in.ipynb", "out.ipynb", "-k", session_kernel, "--no-progress-bar"]
+    subprocess.run(command, check=True, cwd=work, env={**os.environ, "JUPYTER_CONFIG_PATH": str(folder)})
+    assert (state / "state.db").exists()
+
+
 async def test_several_kernels_start_at_once(work: Path, session_kernel: str, control_planes: None) -> None:
     managers = [AsyncKernelManager(kernel_name=session_kernel) for _ in range(3)]
     await asyncio.gather(*(each.start_kernel(cwd=str(work)) for each in managers))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from openai4s_provisioner.orchestration.config import Policy
-from openai4s_provisioner.orchestration.errors import SessionEnded
+from openai4s_provisioner.orchestration.errors import SessionEnded, StateError
 from openai4s_provisioner.orchestration.models import LinkState, Phase
 from openai4s_provisioner.orchestration.ports import Observed
 from openai4s_provisioner.orchestration.readiness import Condition
@@ -22,16 +23,33 @@ from openai4s_provisioner.testing.faulty_backends import (
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def backend(clock: ManualClock) -> ObedientBackend:
     return ObedientBackend(clock)
 
 
 # -- what workers report -----------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_that_ends_with_its_whole_allocation_is_not_what_failed(
+    tmp_path: Path, clock: ManualClock, backend: ObedientBackend
+) -> None:
+    """A cancel from outside reaches the worker and the kernel that starts at the same moment: the backend knows why."""
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.open("k1")
+        await lab.turns(2)
+        await lab.dial(opened)
+        waiting = asyncio.ensure_future(lab.sessions.wait_ready(opened.workload_id, opened.launch_id))
+        ended = {"type": "kernel_exited", "exit_code": None, "signal": 15, "tail": "", "with_worker": True}
+        await lab.report(opened, {"launch_id": opened.launch_id, **ended})
+        await lab.report(opened, {"type": "ended", "exit_code": 0, "reason": "signal SIGTERM"})
+        backend.say(Observed.CANCELLED, Reason.ADMIN_CANCELLED)
+        await lab.turns(3)
+        with pytest.raises(SessionEnded) as caught:
+            await asyncio.wait_for(waiting, 5)
+        assert caught.value.reason is Reason.ADMIN_CANCELLED
+
+    in_lab(tmp_path, scenario, backend, clock=clock)
 
 
 @pytest.mark.parametrize(
@@ -204,5 +222,52 @@ def test_every_stop_and_release_is_recorded_with_who_and_why(
             ("stop_requested", "a person", Reason.USER_CANCELLED),
             ("stop_requested_again", "an admin", Reason.ADMIN_CANCELLED),
         ]
+
+    in_lab(tmp_path, scenario, backend, clock=clock)
+
+
+def test_a_workspace_that_is_reported_twice_before_it_is_proven_fails_nobody(
+    tmp_path: Path, clock: ManualClock, backend: ObedientBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a kernel does that starts again at once: the first proof takes the answers away that the second looks for."""
+    looks: list[int] = []
+
+    def seen_by_the_first_only(*args: Any) -> bool:
+        looks.append(1)
+        return len(looks) == 1
+
+    monkeypatch.setattr("openai4s_provisioner.orchestration.reports.answer_holds", seen_by_the_first_only)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.open()
+        await lab.turns(2)
+        await lab.dial(opened)
+        nonce = lab.issuer.workspace_nonce(opened.allocation_id)
+        for _ in range(2):
+            lab.reports.worker_message(opened.allocation_id, 0, {"type": "workspace", "ok": True, "nonce": nonce})
+        await lab.heard()
+        assert len(looks) > 2, "the second looked until its time was over"
+        assert (await lab.sessions.readiness(opened.workload_id)).missing is Condition.KERNEL_READY
+        assert (await lab.situation(opened)).workload.reason is None
+
+    in_lab(tmp_path, scenario, backend, clock=clock, policy=Policy(workspace_settle_s=0.3))
+
+
+def test_what_is_reported_while_the_state_is_locked_is_written_afterwards_in_its_order(
+    tmp_path: Path, clock: ManualClock, backend: ObedientBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openai4s_provisioner.orchestration.insistence._FIRST_PAUSE_S", 0.01)
+    write, failures = Store.kernel_isolated, [StateError("locked"), StateError("locked")]
+
+    def fails_at_first(self: Store, launch_id: str, isolated: bool) -> None:
+        if failures:
+            raise failures.pop()
+        write(self, launch_id, isolated)
+
+    monkeypatch.setattr(Store, "kernel_isolated", fails_at_first)
+
+    async def scenario(lab: ControlLab) -> None:
+        opened = await lab.active_session("k1")
+        assert (await lab.situation(opened)).allocation.phase is Phase.ACTIVE
 
     in_lab(tmp_path, scenario, backend, clock=clock)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import signal
 import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -287,3 +290,27 @@ def test_the_thread_makes_no_file_before_its_first_use_and_hands_errors_over(tmp
     assert isinstance(failed.exception(10), StateError)
     thread.close()
     thread.close()
+
+
+@pytest.mark.anyio
+async def test_a_question_that_fails_after_nobody_waits_for_it_is_not_complained_about(tmp_path: Path) -> None:
+    """A command that ends because of a damaged state says so once, and prints no traceback of its own helpers."""
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context["message"]))
+    thread, asked, goes_on = StoreThread(tmp_path / "state"), threading.Event(), threading.Event()
+
+    def fails(store: Store) -> None:
+        asked.set()
+        goes_on.wait(10)
+        raise StateError("damaged")
+
+    waiting = asyncio.create_task(thread.run(fails))
+    await asyncio.to_thread(asked.wait, 10)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    goes_on.set()
+    await thread.run(Store.active_sessions, "me")
+    del waiting
+    gc.collect()
+    thread.close()
+    assert complaints == []

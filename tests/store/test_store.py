@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from openai4s_provisioner.orchestration.errors import IllegalTransition, Refused, SessionEnded
+from openai4s_provisioner.orchestration.errors import IllegalTransition, Refused, SessionEnded, StateError
 from openai4s_provisioner.orchestration.models import (
     Desired,
     ExternalHandle,
@@ -325,6 +326,28 @@ def test_adoption_is_a_compare_and_set_on_the_beat_that_was_judged(store: Store)
     assert drivers.adopt(store, judged, "f", 120.0) == []
     assert store.driver_of("w0") == "e"
     assert now_of(store).allocation.submit_unknown_since == 120.0  # its call may still be on its way
+
+
+def test_a_session_is_adopted_and_wished_stopped_in_one_commit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.open_session(new_session(1), DAEMON, 1.0)
+    drivers.register(store, "e", "host", "boot", 2, 1.0)
+    (dead,) = drivers.other_drivers(store, "e")
+    wish = Store.wish_stopped
+
+    def fails_at_the_second(self: Store, workload_id: str, *args: Any) -> bool:
+        if workload_id == "w1":
+            raise StateError("the disk is full")
+        return wish(self, workload_id, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "wish_stopped", fails_at_the_second)
+        with pytest.raises(StateError):
+            drivers.adopt(store, dead, "e", 120.0)
+    assert store.driver_of("w0") == store.driver_of("w1") == DAEMON, "none is adopted, so the next attempt finds both"
+    assert sorted(drivers.adopt(store, dead, "e", 121.0)) == ["w0", "w1"]
+    for each in ("w0", "w1"):
+        workload = now_of(store, each).workload
+        assert (workload.desired, workload.reason) == (Desired.STOPPED, Reason.SERVER_GONE)
 
 
 def test_what_a_dead_process_left_behind_is_adopted_too(store: Store) -> None:

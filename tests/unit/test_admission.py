@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from openai4s_provisioner.orchestration.admission import Admission, AdmissionReq
 from openai4s_provisioner.orchestration.config import parse_config
 from openai4s_provisioner.orchestration.errors import Refused
 from openai4s_provisioner.orchestration.models import KernelLaunch, KernelTransport, SessionSpec
+from openai4s_provisioner.orchestration.own_thread import MOST_AT_ONCE
 from openai4s_provisioner.orchestration.ports import IsolationVerdict
 from openai4s_provisioner.orchestration.reasons import Reason
 from openai4s_provisioner.orchestration.store import StoreThread
@@ -57,11 +59,13 @@ class Bench:
         launch = KernelLaunch("l", ("python",), {}, str(self.workspace), "key")
         self.request = AdmissionRequest("me", "here", spec, launch)
 
-    def admit(self, request: AdmissionRequest) -> Any:
+    def admission(self, listens: bool = True) -> Admission:
         backends: dict[str, Any] = {"fake": self.backend, "bare": BackendWithoutIsolation()}
         config = parse_config(CLUSTER, Path("/site/cluster.toml"))
-        admission = Admission(config, backends, self.store, self._sandbox_for)
-        return asyncio.run(admission.admit(request))
+        return Admission(config, backends, self.store, self._sandbox_for, listens=listens)
+
+    def admit(self, request: AdmissionRequest, listens: bool = True) -> Any:
+        return asyncio.run(self.admission(listens).admit(request))
 
     def _sandbox_for(self, spec: object, profile: object) -> dict[str, Any]:
         if self.sandbox_error is not None:
@@ -158,11 +162,51 @@ def test_a_path_that_would_uncover_something_masked_is_refused_by_name(bench: Be
     assert caught.value.reason is Reason.POLICY_REJECTED
 
 
+def test_a_folder_that_hangs_refuses_its_own_session_and_holds_up_nobody_else(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a network file system does whose server is gone."""
+    monkeypatch.setattr("openai4s_provisioner.orchestration.admission._FOLDERS_DEADLINE_S", 0.2)
+    is_dir, answers = Path.is_dir, threading.Event()
+
+    def hangs(path: Path) -> bool:
+        if path.name == "hung":
+            answers.wait(30.0)
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", hangs)
+
+    async def scenario() -> int:
+        refused = [asyncio.ensure_future(bench.admission().admit(hung)) for _ in range(MOST_AT_ONCE + 1)]
+        beats = 0
+        while not all(each.done() for each in refused):
+            await asyncio.sleep(0.01)  # the loop's other work goes on
+            beats += 1
+        for each in refused:
+            with pytest.raises(Refused, match=r"/hung', or another folder .* does not answer") as caught:
+                each.result()
+            assert caught.value.reason is Reason.WORKSPACE_UNREACHABLE
+        await asyncio.to_thread(is_dir, bench.workspace)  # nor is the pool of threads taken up
+        return beats
+
+    hung = with_spec(bench.request, workspace="/nowhere/hung")
+    try:
+        assert asyncio.run(scenario()) > 1
+    finally:
+        answers.set()
+
+
 def test_isolation_that_is_not_verified_refuses_with_the_remedy(bench: Bench) -> None:
     bench.backend.verdict = IsolationVerdict(False, "Run: apt install bubblewrap.")
     with pytest.raises(Refused, match="apt install bubblewrap") as caught:
         bench.admit(bench.request)
     assert caught.value.reason is Reason.ISOLATION_UNVERIFIED
+
+
+def test_a_server_without_a_port_says_so_before_the_proof_has_to_queue(bench: Bench) -> None:
+    bench.backend.verdict = IsolationVerdict(False, "It was asked all the same.")
+    with pytest.raises(Refused, match="listens on no port"):
+        bench.admit(bench.request, listens=False)
 
 
 def test_a_kernel_that_can_only_do_tcp_needs_the_proof_for_a_network_of_its_own(

@@ -109,6 +109,14 @@ def test_what_was_not_run_says_why() -> None:
     assert end_of(decide(Observed.COMPLETED, refused)) == (Phase.FAILED, Reason.WORKSPACE_UNREACHABLE)
 
 
+def test_what_could_never_run_says_why_as_the_backend_explains_it() -> None:
+    seen = Observation(Observed.FAILED, Reason.UNSCHEDULABLE, explanation="It asks for too much. Ask for less.")
+    waits = replace(ALLOCATION, phase=Phase.PENDING, granted_at=None)
+    (end,) = plan_batch(WORKLOAD, waits, seen, None, NOW, POLICY)
+    assert isinstance(end, MarkTerminal)
+    assert (end.reason, end.detail, end.is_explained) == (Reason.UNSCHEDULABLE, seen.explanation, True)
+
+
 def test_a_stop_is_cancelled_first_and_its_reason_survives() -> None:
     assert decide(Observed.RUNNING, workload=STOPPED) == (BeginRelease(), Cancel())
     assert end_of(decide(Observed.CANCELLED, ASKED, workload=STOPPED)) == (Phase.CANCELLED, Reason.USER_CANCELLED)

@@ -20,7 +20,7 @@ from openai4s_provisioner.orchestration.models import (
     WorkerRow,
     Workload,
 )
-from openai4s_provisioner.orchestration.notes import NoteGone, NoteWaiting, NoteWay, missing_rank
+from openai4s_provisioner.orchestration.notes import NoteGone, NotePause, NoteWaiting, NoteWay, missing_rank
 from openai4s_provisioner.orchestration.plan import (
     WORKER_EXIT_NEVER_REGISTERED,
     WORKER_EXIT_SERVER_GONE,
@@ -206,6 +206,14 @@ def test_an_explicit_word_is_final_at_once(
     assert (action.phase, action.reason, action.backend_reason) == (phase, told, reason)
 
 
+def test_what_the_backend_explains_for_everybody_is_read_with_the_reason() -> None:
+    why = "It was put back. Start it again."
+    seen = Observation(Observed.FAILED, Reason.PREEMPTED, backend_detail="raw", explanation=why)
+    action = ended(decide(ACTIVE, seen, AWAY))
+    assert (action.detail, action.backend_detail, action.is_explained) == (why, "raw", True)
+    assert ended(decide(replace(ACTIVE, phase=Phase.PENDING), seen)).detail == why
+
+
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
@@ -298,6 +306,40 @@ def test_a_rank_without_a_link_for_too_long_is_lost() -> None:
     silent = replace(AWAY, link_since=NOW - POLICY.worker_lost_s)
     assert decide(ACTIVE, RUNS, silent) == (RequestStop(Reason.WORKER_LOST, "Worker 0 on host fell silent."),)
     assert decide(ACTIVE, RUNS, AWAY) == ()
+
+
+PAUSED = Observation(Observed.PAUSED)
+
+
+def test_while_the_site_pauses_it_nobody_is_late_however_long_that_lasts() -> None:
+    silent = replace(AWAY, link_since=NOW - 10 * POLICY.worker_lost_s)
+    assert decide(ACTIVE, PAUSED, silent) == (NotePause(True),)
+    paused = replace(ACTIVE, paused_since=NOW - 9 * POLICY.worker_lost_s)
+    assert decide(paused, PAUSED, silent) == ()
+    assert decide(paused, None, silent) == (), "nor when nobody can be asked meanwhile"
+    late = replace(GRANTED, granted_at=NOW - 10 * POLICY.registration_timeout_s, paused_since=NOW - 1)
+    assert decide(late, PAUSED) == ()
+
+
+def test_one_that_goes_on_has_as_much_time_as_any_to_be_heard_of() -> None:
+    silent = replace(AWAY, link_since=NOW - 10 * POLICY.worker_lost_s)
+    assert decide(replace(ACTIVE, paused_since=NOW - 100), RUNS, silent) == (NotePause(False),)
+    resumed = replace(ACTIVE, resumed_at=NOW - POLICY.worker_lost_s + 1)
+    assert decide(resumed, RUNS, silent) == ()
+    assert decide(replace(resumed, resumed_at=NOW - POLICY.worker_lost_s), RUNS, silent) != ()
+    late = replace(GRANTED, granted_at=NOW - 10 * POLICY.registration_timeout_s)
+    assert decide(replace(late, resumed_at=NOW - 1), RUNS) == ()
+    assert decide(late, RUNS) != ()
+
+
+def test_one_that_is_paused_before_it_was_seen_to_run_has_its_place() -> None:
+    assert decide(PENDING, PAUSED) == (MarkGranted(),)
+
+
+def test_workers_that_are_paused_cannot_be_told_to_end_and_are_not_waited_for() -> None:
+    drained = replace(RELEASING, drain_since=NOW)
+    assert decide(drained, RUNS, WORKER, workload=STOPPED) == (SendEnd(first=False),)
+    assert decide(drained, PAUSED, WORKER, workload=STOPPED) == (Cancel(),)
 
 
 # -- several ranks -----------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from openai4s_provisioner.orchestration.walltime import (
     WarnOfEnd,
     WithdrawWarning,
     decide,
+    most_extension_s,
 )
 
 END = End("w", ends_at=10_000.0, warned_for=None, granted_at=0.0, warn_s=600.0)
@@ -65,12 +66,20 @@ def test_a_short_life_is_not_warned_of_at_its_beginning() -> None:
     assert decide(short, 50.0) == WarnOfEnd(100.0)
 
 
+def test_how_much_longer_is_what_the_profile_leaves_in_whole_minutes() -> None:
+    assert most_extension_s(7200, 1_000.0, 4_600.0) == 3600
+    assert most_extension_s(7200, 1_020.0, 4_600.0) == 3600, "granted is seen later than it was"
+    assert most_extension_s(3650, 1_000.0, 4_600.0) == 0
+    assert most_extension_s(60, 1_000.0, 4_600.0) == 0
+    assert most_extension_s(7200, None, 4_600.0) == most_extension_s(7200, 1_000.0, None) == 0
+
+
 def test_an_end_that_is_computed_twice_is_one_end() -> None:
     assert decide(replace(END, warned_for=10_000.0 - MOVED_S), 9_500.0) == Wait()
     seen = Observation(Observed.RUNNING, ends_at=10_000.0)
-    assert notes_of(RUNNING, seen, (), 1.0) == (NoteEnd(10_000.0),)
+    assert notes_of(RUNNING, seen, (), 1.0) == (NoteEnd(10_000.0, 0),)
     assert notes_of(replace(RUNNING, ends_at=10_002.0), seen, (), 1.0) == ()
-    assert notes_of(replace(RUNNING, ends_at=10_060.0), seen, (), 1.0) == (NoteEnd(10_000.0),)
+    assert notes_of(replace(RUNNING, ends_at=10_060.0), seen, (), 1.0) == (NoteEnd(10_000.0, 0),)
     assert notes_of(PENDING, replace(seen, state=Observed.PENDING), (), 1.0) == ()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import threading
@@ -151,6 +152,16 @@ def test_without_the_sandbox_program_it_is_refused_with_the_remedy_and_nothing_i
     verdict = probe.prove(PROFILE)
     assert not verdict.verified
     assert "install bubblewrap" in verdict.sentence
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_full_disk_is_named_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(folder: Path) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("openai4s_backend_local.probe.write_worker_zipapp", full)
+    verdict = SandboxProbe(tmp_path / "state", tmp_path / "exchange").prove(PROFILE)
+    assert verdict.sentence.endswith(f"{tmp_path}/exchange: No space left on device. Make that path usable.")
     assert os.listdir(tmp_path) == []
 
 

@@ -1,4 +1,5 @@
-"""What sessions cost a controller: commands per session-hour, for 1, 50 and 500 sessions that run, or that wait.
+"""What sessions cost a controller: commands per session-hour, for 1, 50 and 500 sessions that run, or that wait, in
+their first hour (which costs the most).
 
 The real control loop and the real backend drive the sessions through simulated time; only the commands themselves are
 answered here, and counted. Beside it stands what a loop of its own for each job costs that polls every five seconds.
@@ -55,7 +56,7 @@ class CountedSite:
 
     def _row(self, number: int) -> str:
         where, why = ("c1", "None") if self.state == RUNNING else ("", "Resources")
-        return f"{number}|{self.state}|{self.names[number - 1]}|me|1|N/A|N/A|10:00|{where}|cpu|1|{why}\n"
+        return f"{number}|{self.state}|{self.names[number - 1]}|1|N/A|N/A|{where}|cpu|1|{why}\n"
 
 
 async def _measure(folder: Path, sessions: int, state: str, simulated_s: float) -> Counter[str]:
@@ -103,7 +104,7 @@ async def _make_active(lab: ControlLab, opened: Sequence[OpenedSession]) -> None
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sessions", type=int, nargs="*", default=[1, 50, 500])
-    parser.add_argument("--minutes", type=float, default=30.0, help="of simulated time")
+    parser.add_argument("--minutes", type=float, default=60.0, help="of simulated time")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)  # time that is simulated looks like a process that was away
     hours = arguments.minutes / 60

@@ -33,7 +33,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--accounting", action="store_true", help="with slurmdbd and MariaDB: sacct, QOS, accounts")
     parser.add_argument("--user", action="store_true", help="all of it as one ordinary user, without root")
     parser.add_argument("--netns", action="store_true", help="a login host and firewalled nodes in network namespaces")
-    parser.add_argument("--cgroups", action="store_true", help="limit memory and devices for real (control groups v1)")
+    parser.add_argument("--cgroups", action="store_true", help="limit memory and devices for real, by control groups")
     parser.add_argument("--clocks", action="store_true", help="for 'missing': what tests of clocks need too")
     parser.add_argument("--folder", type=Path, default=_DEFAULT_FOLDER)
     return parser.parse_args()

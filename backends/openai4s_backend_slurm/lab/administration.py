@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from .cluster import Cluster
 
 _FORMAT = "%A|%T|%j|%u|%N"
+_GRANTED = re.compile(r"^\s*Nodes=(\S+) .*GRES=\S*\(IDX:([0-9,-]+)\)", re.MULTILINE)
 
 
 class Administration:
@@ -27,6 +29,10 @@ class Administration:
 
     def node_down(self, node: str, reason: str = "taken out") -> None:
         self.command("scontrol", "update", f"NodeName={node}", "State=DOWN", f"Reason={reason}")
+
+    def node_drain(self, node: str, reason: str = "maintenance") -> None:
+        """No further job starts there."""
+        self.command("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
 
     def node_resume(self, node: str) -> None:
         """Back into service. It may have come back by itself: its daemon registers again, and then this is refused."""
@@ -63,13 +69,31 @@ class Administration:
 
     def hosts_of(self, job: str) -> list[str]:
         """In the order of ranks."""
-        return self.command("scontrol", "show", "hostnames", self.node_of(job)).split()
+        return self._expanded(self.node_of(job))
 
-    def occupy(self, node: str) -> str:
+    def gpus_of(self, job: str) -> dict[str, str]:
+        """Which ones of each node Slurm granted, in its own words: ``{"g1": "0"}``."""
+        told = self.command("scontrol", "--details", "show", "job", job)
+        return {node: index for nodes, index in _GRANTED.findall(told) for node in self._expanded(nodes)}
+
+    def preempt(self, node: str) -> str:
         """A job of somebody more important takes the whole node, as soon as it can; its id."""
         partition = "gpu" if node.removeprefix(self._cluster.layout.prefix).startswith("g") else "cpu"
         command = ["sbatch", "--parsable", "-p", partition, "-w", node, "--exclusive", "--job-name=important"]
         return self.command(*command, "--output=/dev/null", "--wrap=sleep 3600").strip()
+
+    def occupy(self, node: str) -> str:
+        """The same on an idle node, and once it has begun: whoever comes now has to wait."""
+        job = self.preempt(node)
+        self._cluster.wait(lambda: self.state(job) == "RUNNING", f"{node} to be taken")
+        return job
+
+    def occupy_gpu(self, node: str) -> str:
+        """A job of somebody else holds one GPU of the node; its id."""
+        command = ["sbatch", "--parsable", "-p", "gpu", "-w", node, "--gres=gpu:1", "--mem=100"]
+        job = self.command(*command, "--output=/dev/null", "--wrap=sleep 3600").strip()
+        self._cluster.wait(lambda: self.state(job) == "RUNNING", "a GPU to be taken")
+        return job
 
     def clear(self) -> None:
         """No job is left in the queue, and every node is in service."""
@@ -88,6 +112,9 @@ class Administration:
         self._cluster.run(["sacctmgr", "-iQ"], text_in="".join(f"add user {user} {rights}\n" for user in users))
         known = self._cluster.run(["scontrol", "-o", "show", "assoc_mgr", "flags=users"]).stdout
         return all(f"UserName={user}(" in known for user in users)
+
+    def _expanded(self, nodes: str) -> list[str]:
+        return self.command("scontrol", "show", "hostnames", nodes).split()
 
     def _out_of_service(self) -> list[str]:
         states = (line.split() for line in self.command("sinfo", "-hN", "-p", "all", "-o", "%N %T").splitlines())

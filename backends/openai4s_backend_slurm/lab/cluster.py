@@ -173,7 +173,8 @@ class Cluster:
         self._write(self.layout.hasty_conf, hasty(text), self._node_account)
         self._write(conf / "gres.conf", configuration.gres_conf(self.layout, devices), self._node_account)
         if self.shape.cgroups:
-            self._write(conf / "cgroup.conf", configuration.cgroup_conf(self.shape), self._node_account)
+            limits = configuration.cgroup_conf(self.shape, machine.has_unified_groups())
+            self._write(conf / "cgroup.conf", limits, self._node_account)
         if self.shape.accounting:
             account = self._controller_account
             text = configuration.slurmdbd_conf(self.layout, ports, account.name)
@@ -308,6 +309,13 @@ class Cluster:
             cwd="/",
             **options,
         )
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Slurm's, as in (22, 5)."""
+        words = self.run(["scontrol", "--version"]).stdout.split()
+        year, month = words[-1].split(".")[:2]
+        return int(year), int(month)
 
     def job_processes(self) -> list[psutil.Process]:
         """What runs for jobs of this cluster now, without Slurm's own processes."""

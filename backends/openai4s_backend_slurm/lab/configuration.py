@@ -119,6 +119,7 @@ def _nodes_and_partitions(layout: Layout, ports: Ports, host: str, addresses: tu
         f"PartitionName=gpu Nodes={with_gpus} {times} PriorityTier=10 PreemptMode=OFF",
         f"PartitionName=all Nodes={','.join(layout.nodes)} {times} PriorityTier=10 PreemptMode=OFF",
         f"PartitionName=scavenge Nodes={','.join(layout.nodes)} {times} PriorityTier=1 PreemptMode=REQUEUE",
+        f"PartitionName=hidden Nodes={','.join(layout.nodes)} {times} PriorityTier=10 PreemptMode=OFF Hidden=YES",
     ]
     return "\n".join(lines) + "\n"
 
@@ -134,13 +135,16 @@ def gres_conf(layout: Layout, devices: str) -> str:
     )
 
 
-def cgroup_conf(shape: Shape) -> str:
+def cgroup_conf(shape: Shape, is_unified: bool) -> str:
+    """`is_unified`: the machine has control groups of version 2."""
     if not shape.cgroups:
         return ""
-    return (
-        "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=yes\n"
-        "ConstrainRAMSpace=yes\nConstrainDevices=yes\n"
+    kind = (
+        "CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\n"
+        if is_unified
+        else "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=yes\n"
     )
+    return f"{kind}ConstrainRAMSpace=yes\nConstrainDevices=yes\n"
 
 
 def slurmdbd_conf(layout: Layout, ports: Ports, owner: str) -> str:

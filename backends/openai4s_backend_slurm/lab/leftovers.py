@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from .shape import Layout
 
 MARK = "OPENAI4S_SLURM_LAB"
 _CGROUPS = Path("/sys/fs/cgroup")
+_PATIENCE_S = 10.0
 
 
 def processes(layout: Layout) -> list[psutil.Process]:
@@ -52,6 +54,18 @@ def end_jobs(layout: Layout, patience_s: float = 5.0) -> None:
         psutil.wait_procs(left, timeout=0.05)
 
 
+def cut_power(layout: Layout) -> None:
+    """End every job and the supervisor that Slurm has around it, at once: none of them says or writes another word."""
+    of_jobs = [process for process in processes(layout) if _is_of_a_job(process) or _name(process) == "slurm_script"]
+    above = {parent.pid: parent for process in of_jobs for parent in _parents(process)}
+    supervisors = [process for process in above.values() if _name(process) == "slurmstepd"]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process in (*supervisors, *of_jobs):
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(number)
+    psutil.wait_procs([*supervisors, *of_jobs], timeout=_PATIENCE_S)
+
+
 def end_everything(layout: Layout, deadline_s: float = 10.0) -> None:
     """SIGKILL by pid until nothing is left; then the control groups go. Raises when something stays."""
     deadline = time.monotonic() + deadline_s
@@ -74,6 +88,18 @@ def _is_of_a_job(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return MARK not in _environment(process) and not process.name().startswith("slurm")
     return False
+
+
+def _parents(process: psutil.Process) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return list(process.parents())
+    return []
+
+
+def _name(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return process.name()
+    return ""
 
 
 def _names_a_job(environment: dict[str, str], layout: Layout) -> bool:
@@ -104,6 +130,7 @@ def _lives(process: psutil.Process) -> bool:
 def _groups(layout: Layout) -> Iterator[Path]:
     """Only those with our tag in their name: other clusters of this machine make groups too."""
     yield from _CGROUPS.glob(f"*/slurm_{layout.tag}*")
+    yield from _CGROUPS.glob(f"system.slice/{layout.tag}*")  # of version 2
 
 
 def _in_cgroups(layout: Layout) -> list[int]:

@@ -62,5 +62,10 @@ def gpu_devices(folder: Path) -> str:
     return f"/dev/tty[0-{GPUS_EACH - 1}]"
 
 
+def has_unified_groups() -> bool:
+    """Whether control groups are those of version 2 alone."""
+    return Path("/sys/fs/cgroup/cgroup.controllers").exists()
+
+
 def host_name() -> str:
     return socket.gethostname().partition(".")[0]

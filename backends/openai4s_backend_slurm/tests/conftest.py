@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,12 @@ from openai4s_backend_slurm.lab import Account, Cluster, Shape, missing_packages
 from openai4s_provisioner.orchestration.models import ResourceProfile
 from openai4s_provisioner.testing.backend_lab import BackendLab
 
+from .clocks import CLOCKS, FULL
+from .people import Person
+from .session_jobs import ANYWHERE
+
+VARIANTS = ["without accounting", "with accounting"]
+NewPerson = Callable[..., Person]
 collect_ignore = ["browser"]  # named itself, it is collected: in a process of its own
 
 
@@ -66,12 +73,47 @@ def accounting_cluster(_accounting_cluster: Cluster) -> Iterator[Cluster]:
     _accounting_cluster.restore()
 
 
-@pytest.fixture(params=["without accounting", "with accounting"])
+@pytest.fixture(params=VARIANTS)
 def either_cluster(request: pytest.FixtureRequest) -> Cluster:
     """Runs the test twice."""
-    name = "accounting_cluster" if request.param == "with accounting" else "cluster"
-    found: Cluster = request.getfixturevalue(name)
+    return _variant(request)
+
+
+@pytest.fixture(params=VARIANTS if FULL else VARIANTS[:1])
+def some_cluster(request: pytest.FixtureRequest) -> Cluster:
+    """For what accounting has no part in: at full length with it all the same."""
+    return _variant(request)
+
+
+def _variant(request: pytest.FixtureRequest) -> Cluster:
+    found: Cluster = request.getfixturevalue("cluster" if request.param == VARIANTS[0] else "accounting_cluster")
     return found
+
+
+@pytest.fixture
+def new_person(ordinary_user: Any) -> Iterator[NewPerson]:
+    """`new_person(cluster, profile, backend)`: a person at work; all of them go home at the end."""
+    with contextlib.ExitStack() as home:
+
+        def arrive(cluster: Cluster, profile: str = ANYWHERE, backend: str = "", **clocks: Any) -> Person:
+            person = home.enter_context(Person(ordinary_user, cluster, profile, backend, **{**CLOCKS, **clocks}))
+            assert person.ask("prove") == ""  # by a job of its own, which is not the one that a test counts
+            cluster.count_from_here()
+            return person
+
+        yield arrive
+
+
+@pytest.fixture
+def user_runs(ordinary_user: Any) -> Callable[..., str]:
+    """`user_runs(cluster, *argv)`: the owner's own terminal."""
+
+    def run(cluster: Cluster, *argv: str) -> str:
+        done = ordinary_user.run(list(argv), env=cluster.client_environment())
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
+    return run
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def enqueue(state="PENDING"):
     with open(base + "/queue", "a+") as queue:
         queue.seek(0)
         number = 4242 + len(queue.readlines())
-        queue.write(f"{{number}}|{{state}}|{{option('job-name')}}|me|1|N/A|N/A|10||cpu|1|None\\n")
+        queue.write(f"{{number}}|{{state}}|{{option('job-name')}}|1|N/A|N/A||cpu|1|None\\n")
     return number
 def seen(word):
     with open(base + "/calls") as calls:
@@ -38,6 +38,7 @@ SBATCH = "print(enqueue())"
 SQUEUE = """
 rows = open(base + "/queue").read().splitlines() if os.path.exists(base + "/queue") else []
 name = option("name")
+print("JOBID|STATE|NAME|NODES|START_TIME|END_TIME|NODELIST|PARTITION|PRIORITY|REASON")
 print("\\n".join(row for row in rows if not name or row.split("|")[2] == name))
 """
 NO_ACCOUNTING = "sys.exit('Slurm accounting storage is disabled')"

@@ -28,6 +28,7 @@ gone_debounce_s = {settle_s}
 cancel_again_s = 3
 drain_s = 5
 recovery_pause_s = 0.5
+{control}
 [limits]
 server_grace_s = 30
 {limits}
@@ -53,7 +54,7 @@ class Home:
         self, user: Any, cluster: Cluster, profile: str, backend: str = "", ports: str = "21000-21999", **clocks: Any
     ) -> None:
         """`profile` and `backend`: lines of those tables. `clocks`: of the control plane, in seconds;
-        `limits`: lines of that table."""
+        `limits`, `control`: lines of those tables."""
         self._user = user
         self._cluster = cluster
         self._ports = ports
@@ -64,6 +65,7 @@ class Home:
             "settle_s": 3.0,
             "deadline_s": 5,
             "limits": "",
+            "control": "",
             **clocks,
         }
         self._site = SITE.format(profile=profile, backend=backend, **values)

@@ -12,7 +12,8 @@ import json
 import os
 import sqlite3
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,11 @@ from jupyter_events import EventLogger
 from openai4s_provisioner.app import ControlPlane
 from openai4s_provisioner.jupyter import kernelspecs
 from openai4s_provisioner.jupyter.announcer import SCHEMA_ID
+from openai4s_provisioner.jupyter.session_json import session_json
 from openai4s_provisioner.jupyter.settings import OpenAI4S
 from openai4s_provisioner.orchestration.store.sqlite import FILE_NAME
 from openai4s_provisioner.parts import load_site_config
+from openai4s_provisioner.person_desk import PersonDesk
 
 _ANSWER_S = 60.0
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -54,10 +57,19 @@ class Person:
 
     async def prove(self) -> str:
         """Have it proven that sessions of the profile are isolated: "" or why not. Once proven, it costs nothing."""
+        return str(
+            (await self._of_backend(lambda backend: backend.isolates_session_credentials(self._profile))).sentence
+        )
+
+    async def found(self, token: str) -> str:
+        """What the backend finds under a token: its handle, or ""."""
+        handle = await self._of_backend(lambda backend: backend.find_by_token(token))
+        return "" if handle is None else str(handle.value)
+
+    async def _of_backend(self, ask: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
         control = ControlPlane.shared(OpenAI4S().frozen())
-        backend: Any = control._admitting.backends[self._profile.backend]
-        asking = backend.isolates_session_credentials(self._profile)
-        return str((await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asking, control._loop))).sentence)
+        asking = ask(control._admitting.backends[self._profile.backend])
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asking, control._loop))
 
     async def start(self) -> str:
         """The kernel, without anybody connected to it."""
@@ -121,6 +133,12 @@ class Person:
         found = list(differences(expected, actual))
         return {"differences": found[:10], "messages": actual.messages, "conditions": met}
 
+    async def serve(self) -> dict[str, Any]:
+        """A kernel from its start to its shutdown in a Jupyter server: what was seen on the way."""
+        from openai4s_backend_slurm.tests.served import served
+
+        return await served(self._kernel, lambda change: say({"event": dict(change)}))
+
     async def _in_a_server(self, notebook: Path) -> Any:
         from checks.parts.server import running_server
         from checks.parts.ways import run_in_channels
@@ -143,6 +161,11 @@ class Person:
         assert self._manager.provisioner is not None
         return str(self._manager.provisioner.kernel_id)
 
+    async def shown(self) -> list[dict[str, Any]]:
+        """What the REST interface says of all sessions, the newest first."""
+        found = await asyncio.wrap_future(ControlPlane.shared(OpenAI4S().frozen()).ask(PersonDesk.overview))
+        return [session_json(view, time.time(), str) for view in found.views]
+
     async def recorded(self) -> list[str]:
         """What is written down of all sessions: who did what, and why."""
         state_dir = OpenAI4S().frozen().state_dir
@@ -155,6 +178,13 @@ class Person:
         with contextlib.closing(sqlite3.connect(f"file:{state_dir}/{FILE_NAME}?mode=ro", uri=True)) as state:
             found = state.execute("SELECT max(ends_at) FROM allocation WHERE ended_at IS NULL").fetchone()[0]
             return None if found is None else float(found)
+
+    async def silent_for_s(self) -> float:
+        """For how long a worker has had no connection; 0 while all have one."""
+        state_dir = OpenAI4S().frozen().state_dir
+        with contextlib.closing(sqlite3.connect(f"file:{state_dir}/{FILE_NAME}?mode=ro", uri=True)) as state:
+            found = state.execute("SELECT min(link_since) FROM worker WHERE link <> 'connected'").fetchone()[0]
+            return 0.0 if found is None else time.time() - float(found)
 
     async def alive(self) -> bool:
         return bool(await self._manager.is_alive())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,6 +21,7 @@ from openai4s_backend_slurm.broker import (
     BrokerError,
     Denied,
     Failed,
+    NotStarted,
     Refused,
     TimedOut,
     Unreachable,
@@ -68,6 +71,28 @@ def test_a_configuration_that_is_not_there_is_no_minute_s_wait(tmp_path: Path) -
 def test_a_command_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(Absent, match="no-such-command-4711"):
         Broker(1.0).run(["no-such-command-4711"])
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOENT, Absent),
+        (errno.EACCES, Absent),
+        (errno.ENOEXEC, Absent),
+        (errno.EAGAIN, NotStarted),
+        (errno.ENOMEM, NotStarted),
+        (errno.EMFILE, NotStarted),
+    ],
+)
+def test_a_machine_that_is_short_of_something_is_not_one_without_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[BrokerError]
+) -> None:
+    def fails(*arguments: Any, **options: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(subprocess, "Popen", fails)
+    with pytest.raises(kind, match="cannot be run"):
+        Broker(5.0).run(["true"])
 
 
 def test_arguments_arrive_as_they_are_and_no_shell_sees_them(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from openai4s_backend_slurm.lab import Cluster, Shape, network
 from openai4s_backend_slurm.lab.configuration import LOGIN_ADDRESS, NODE_ADDRESSES
 from openai4s_backend_slurm.lab.shape import NODES
 
+from .clocks import CLOCKS, FULL
 from .conftest import started
 from .people import Person, PersonError
 
@@ -20,7 +21,6 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
 ]
-FULL = "OPENAI4S_FULL" in os.environ
 CUT_S = 30 if FULL else 5
 PROFILE = 'partition = "cpu"\nnodelist = "c1"'
 PORT = str(network.SESSIONS_PORT)
@@ -37,7 +37,7 @@ def firewalled(run_mark: str) -> Iterator[Cluster]:
 
 @pytest.fixture
 def person(firewalled: Cluster, ordinary_user: Any) -> Iterator[Person]:
-    with Person(ordinary_user, firewalled, PROFILE, ports=PORT) as person:
+    with Person(ordinary_user, firewalled, PROFILE, ports=PORT, **CLOCKS) as person:
         yield person
 
 
@@ -83,7 +83,7 @@ def test_a_server_that_nodes_cannot_reach_is_named_with_host_port_and_cause(
     firewalled: Cluster, ordinary_user: Any
 ) -> None:
     profile = f"{PROFILE}\nregistration_timeout_s = 6"
-    with Person(ordinary_user, firewalled, profile, ports="21001") as person:
+    with Person(ordinary_user, firewalled, profile, ports="21001", **CLOCKS) as person:
         with pytest.raises(PersonError) as refusal:
             person.ask("start")
         assert f"{LOGIN_ADDRESS}:21001: Connection refused" in str(refusal.value)

@@ -12,10 +12,12 @@ from typing import Any
 import psutil
 import pytest
 
-from openai4s_backend_slurm.lab import Cluster
+from checks.parts.own_devices import add_devices, remove_devices
+from openai4s_backend_slurm.lab import Cluster, node_view
 
+from .clocks import A_WHILE_S, CLOCKS
 from .people import Person
-from .test_faults import A_WHILE_S, CLOCKS, jobs, nothing_left
+from .session_jobs import jobs, nothing_left
 
 pytestmark = pytest.mark.timeout(600)
 SHORT: dict[str, Any] = dict(CLOCKS)
@@ -59,6 +61,12 @@ def running(cluster: Cluster) -> str:
     return job["id"]
 
 
+def mine(cluster: Cluster) -> str:
+    """The session's job, where others run as well."""
+    (job,) = {job["id"] for job in jobs(cluster) if job["state"] == "RUNNING"}
+    return job
+
+
 def came_back(person: Person, cluster: Cluster, before: str) -> None:
     """In another job, whose kernel knows nothing of the first one; never in both."""
     person.heard(lambda event: event["reason"] == "KERNEL_STATE_LOST", "that the memory is lost", A_WHILE_S)
@@ -76,6 +84,23 @@ def four(ordinary_user: Any, cluster: Cluster, wait_until: Any) -> Iterator[Pers
         nothing_left(cluster, wait_until)
 
 
+def granted(cluster: Cluster, job: str) -> list[str]:
+    """Each rank's GPU, as Slurm says it."""
+    gpus = cluster.admin.gpus_of(job)
+    return [gpus[node] for node in cluster.admin.hosts_of(job)]
+
+
+def seen(person: Person) -> list[str]:
+    """Each rank's GPU, as a program on it is told; the kernel is told the same as the first one."""
+    told = "echo $OPENAI4S_RANK of $OPENAI4S_RANKS sees $CUDA_VISIBLE_DEVICES"
+    code, lines, complaint = inside(person, "sh", "-c", told)
+    assert (code, complaint, len(lines)) == (0, "", 2)
+    assert [line.rpartition(" ")[0] for line in lines] == ["[0] 0 of 2 sees", "[1] 1 of 2 sees"]
+    found = [line.rpartition(" ")[2] for line in lines]
+    assert person.value("__import__('os').environ['CUDA_VISIBLE_DEVICES']") == repr(found[0])
+    return found
+
+
 def test_two_nodes_with_a_gpu_each(ordinary_user: Any, either_cluster: Cluster, wait_until: Any) -> None:
     cluster = either_cluster
     with Person(ordinary_user, cluster, PAIR, **SHORT) as person:
@@ -83,15 +108,14 @@ def test_two_nodes_with_a_gpu_each(ordinary_user: Any, either_cluster: Cluster, 
         last = person.heard(lambda event: event["met"] == 4, "four conditions")
         assert last["phase"] in ("GRANTED", "ACTIVE")
         assert any("of 2 connected" in event["sentence"] or event["met"] >= 2 for event in person.events)
-        assert person.value("__import__('os').environ['CUDA_VISIBLE_DEVICES']") == "'0'"
         assert person.value("__import__('os').environ['OPENAI4S_RANKS']") == "'2'"
-        told = "echo $OPENAI4S_RANK of $OPENAI4S_RANKS sees $CUDA_VISIBLE_DEVICES"
-        assert inside(person, "sh", "-c", told) == (0, ["[0] 0 of 2 sees 0", "[1] 1 of 2 sees 0"], "")
+        first = running(cluster)
+        assert seen(person) == granted(cluster, first)
         with Person(ordinary_user, cluster, PAIR, **SHORT) as another:  # on the same two nodes
             another.start()
-            granted = cluster.run(["scontrol", "--details", "show", "job"]).stdout
-            assert another.value("__import__('os').environ['CUDA_VISIBLE_DEVICES']") == "'1'", granted
-            assert inside(another, "sh", "-c", told) == (0, ["[0] 0 of 2 sees 1", "[1] 1 of 2 sees 1"], "")
+            (second,) = {job["id"] for job in jobs(cluster) if job["state"] == "RUNNING"} - {first}
+            assert seen(another) == granted(cluster, second)
+            assert all(one != other for one, other in zip(seen(person), seen(another), strict=True))
             another.ask("shut_down")
         person.ask("interrupt")
         person.ask("restart")
@@ -103,12 +127,48 @@ def test_two_nodes_with_a_gpu_each(ordinary_user: Any, either_cluster: Cluster, 
         nothing_left(cluster, wait_until)
 
 
+@pytest.fixture
+def cards(cluster: Cluster) -> Iterator[None]:
+    """The nodes with GPUs have device files for them, which Slurm has numbered alike."""
+    if not node_view.is_possible():
+        pytest.skip("only root can give a node device files of its own")
+    pids = [cluster.nodes[node].pid for node in ("g1", "g2")]
+    for pid in pids:
+        add_devices(pid, {"nvidia0": 0o666, "nvidia1": 0o666, "nvidiactl": 0o666})
+    yield
+    for pid in pids:
+        remove_devices(pid)
+
+
+def test_each_node_s_own_gpu_when_they_are_not_the_same_on_both(ordinary_user: Any, cluster: Cluster) -> None:
+    cluster.admin.occupy_gpu("g1")
+    with Person(ordinary_user, cluster, PAIR, **SHORT) as person:
+        person.start()
+        assert granted(cluster, mine(cluster)) == ["1", "0"]
+        assert seen(person) == ["1", "0"]
+
+
+def test_each_node_s_own_device_is_the_only_one_in_its_sandbox(
+    cards: None, ordinary_user: Any, cluster: Cluster
+) -> None:
+    """One that is alone is the first one for programs, whatever Slurm's number for it."""
+    cluster.admin.occupy_gpu("g1")
+    with Person(ordinary_user, cluster, PAIR, **SHORT) as person:
+        person.start()
+        assert granted(cluster, mine(cluster)) == ["1", "0"]
+        assert seen(person) == ["0", "0"]
+        look = "echo $(ls -d /dev/nvidia*)"
+        expected = ["[0] /dev/nvidia1 /dev/nvidiactl", "[1] /dev/nvidia0 /dev/nvidiactl"]
+        assert inside(person, "sh", "-c", look) == (0, expected, "")
+        assert person.value("sorted(__import__('glob').glob('/dev/nvidia*'))") == "['/dev/nvidia1', '/dev/nvidiactl']"
+
+
 def test_a_task_runs_on_four_nodes_beside_the_kernel(four: Person, cluster: Cluster) -> None:
     four.begin("run", code="import time; time.sleep(600)", timeout_s=700)
     code, lines, complaint = ran(four, "sh", "-c", "echo $OPENAI4S_RANK; exit $((OPENAI4S_RANK + 3))")
-    copies = [line for line in lines if line.startswith("[")]
-    assert (code, copies, complaint) == (6, [f"[{rank}] {rank}" for rank in range(4)], "")
-    assert "c1: task 0: Exited with exit code 3" in "".join(lines), "the launcher says which one ended badly"
+    assert (code, lines) == (6, [f"[{rank}] {rank}" for rank in range(4)]), "no line of the launcher's is among them"
+    assert complaint.startswith("jupyter openai4s: The launcher said: srun: error: ")
+    assert "c1: task 0: Exited with exit code 3" in complaint, "it says which one ended badly"
     pair = [four.terminal("run", four.ask("kernel_id"), "--ranks", "all", "--", "sleep", "2") for _ in range(2)]
     for process in pair:  # neither waits for the other, nor for the kernel
         assert process.communicate(timeout=60) == ("", "")

@@ -8,8 +8,9 @@ import pytest
 
 from openai4s_backend_slurm.lab import Cluster
 
+from .clocks import A_WHILE_S, CLOCKS
 from .people import Person
-from .test_faults import A_WHILE_S, CLOCKS, jobs, nothing_left
+from .session_jobs import jobs, nothing_left
 
 pytestmark = pytest.mark.timeout(600)
 SHORT: dict[str, Any] = dict(CLOCKS)

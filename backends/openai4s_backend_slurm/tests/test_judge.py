@@ -59,7 +59,7 @@ class Bench:
 
     def see(self, state: str = "", reason: str = "None", **fields: Any) -> Observation:
         """Of a job with this state in the queue; of one that is not there when there is none."""
-        row = QueueRow(4242, state, script.job_name(TOKEN), "me", 1.0, None, None, "c1", "cpu", 1, reason)
+        row = QueueRow(4242, state, script.job_name(TOKEN), 1, None, None, "c1", "cpu", 1, reason)
         rows = [row.__class__(**{**row.__dict__, **fields})] if state else []
         return self.judge.judge({HANDLE: (NAME, TOKEN)}, rows, "")[HANDLE]
 
@@ -127,6 +127,28 @@ def test_accounting_says_how_a_job_ended_that_left_the_queue(
     assert (seen.state, seen.reason) == (state, reason)
 
 
+@pytest.mark.parametrize("is_in_queue", [True, False])
+@pytest.mark.parametrize(
+    ("record", "state", "reason"),
+    [
+        ("0 4242", Observed.COMPLETED, None),
+        ("137 4242", Observed.FAILED, Reason.OUT_OF_MEMORY),
+        ("0 4241", Observed.FAILED, Reason.OUT_OF_MEMORY),  # another job's
+        ("", Observed.FAILED, Reason.OUT_OF_MEMORY),
+    ],
+)
+def test_a_job_that_went_on_when_its_kernel_had_no_memory_left_ended_well(
+    bench: Any, is_in_queue: bool, record: str, state: Observed, reason: Reason | None
+) -> None:
+    """Slurm calls it out of memory to its end; its own record knows how that was."""
+    made = bench(sacct=accounting("OUT_OF_MEMORY", "0:125"))
+    if record:
+        made.writes(script.RECORD, f"{record}\n")
+    seen = made.see("OUT_OF_MEMORY" if is_in_queue else "")
+    assert (seen.state, seen.reason) == (state, reason)
+    assert "OUT_OF_MEMORY" in seen.backend_detail
+
+
 def test_of_several_rows_the_newest_counts(bench: Any) -> None:
     assert bench(sacct=accounting("NODE_FAIL") + accounting("COMPLETED")).see().state is Observed.COMPLETED
 
@@ -189,22 +211,63 @@ def test_a_reason_that_can_never_clear_is_believed_only_after_a_while(bench: Any
     assert here.cancelled == [4242]
     seen = here.see("CANCELLED")
     assert (seen.state, seen.reason) == (Observed.FAILED, Reason.UNSCHEDULABLE)
-    assert "more time than its partition grants" in seen.backend_detail
+    assert seen.explanation == (
+        "It could never start: the profile asks for more time than its machines are granted for. Choose less time, or "
+        "another profile; else ask your administrator to shorten this one's."
+    )
+    assert "CANCELLED" in seen.backend_detail
     assert here.see().reason is Reason.UNSCHEDULABLE, "also when it has left the queue"
 
 
 def test_a_reason_that_went_away_starts_anew(bench: Any) -> None:
     here = bench()
-    here.see("PENDING", "PartitionNodeLimit")
+    here.see("PENDING", "BadConstraints")
     here.now += 15
     here.see("PENDING", "Priority")
-    here.see("PENDING", "PartitionNodeLimit")
+    here.see("PENDING", "BadConstraints")
     here.now += 15
-    here.see("PENDING", "PartitionNodeLimit")
+    here.see("PENDING", "BadConstraints")
     assert here.cancelled == []
 
 
-@pytest.mark.parametrize("reason", ["ReqNodeNotAvail, UnavailableNodes:c1", "Priority", "JobHeldUser", "Dependency"])
+@pytest.mark.parametrize(
+    ("details", "asks", "is_given_up"),
+    [
+        ("MaxNodes=UNLIMITED TotalNodes=2", 3, True),
+        ("MaxNodes=1 TotalNodes=2", 2, True),
+        ("MaxNodes=UNLIMITED TotalNodes=2", 2, False),  # so that some of them must be out of service
+        (Unreachable("Unable to contact slurm controller"), 9, False),
+        ("", 9, False),
+    ],
+)
+def test_too_many_machines_are_told_from_machines_that_are_down(
+    bench: Any, details: Any, asks: int, is_given_up: bool
+) -> None:
+    here = bench(scontrol=details)
+    for _ in range(5):
+        seen = here.see("PENDING", "PartitionNodeLimit", asks_nodes=asks)
+        here.now += judge_module._NEVER_AFTER_S
+    assert seen.state is Observed.PENDING
+    assert bool(here.cancelled) is is_given_up
+    assert ("out of service" in seen.waiting) is not is_given_up
+
+
+def test_what_nobody_asks_after_any_more_is_forgotten(bench: Any) -> None:
+    here = bench(sacct="")
+    here.see("CANCELLED")
+    here.see("PENDING", "BadConstraints")
+    assert (len(here.judge._ended_since), len(here.judge._never_since)) == (1, 1)
+    here.now += 2 * 86400.0
+    here.judge.judge({}, [], "")
+    assert (len(here.judge._ended_since), len(here.judge._never_since)) == (0, 0)
+
+
+MACHINES_OUT = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+MAY_CLEAR = ["ReqNodeNotAvail, UnavailableNodes:c1", "Priority", "JobHeldUser", "Dependency", MACHINES_OUT]
+MAY_CLEAR += ["PartitionNodeLimit", "AssociationTimeLimit", "QOSTimeLimit", "JobHoldMaxRequeue"]
+
+
+@pytest.mark.parametrize("reason", MAY_CLEAR)
 def test_what_may_clear_is_left_alone_for_ever(bench: Any, reason: str) -> None:
     here = bench()
     for _ in range(5):
@@ -220,7 +283,7 @@ def test_an_estimated_start_is_passed_on_when_it_lies_ahead(bench: Any) -> None:
 
 
 def queue(state: str) -> str:
-    return f"4242|{state}|{script.job_name(TOKEN)}|me|1|N/A|N/A|10:00||cpu|1|None\n"
+    return f"4242|{state}|{script.job_name(TOKEN)}|1|N/A|N/A||cpu|1|None\n"
 
 
 def test_a_job_that_began_while_the_queue_s_answer_was_on_its_way_was_not_put_back(bench: Any) -> None:
@@ -240,7 +303,7 @@ def test_a_job_that_was_put_back_into_the_queue_is_ended_and_explained(bench: An
     assert here.cancelled == [4242]
     seen = here.see("CANCELLED")
     assert (seen.state, seen.reason) == (Observed.FAILED, Reason.PREEMPTED)
-    assert "put back into the queue" in seen.backend_detail
+    assert "put back into the queue" in seen.explanation
 
 
 def test_a_job_that_runs_again_before_anybody_looked_is_explained_all_the_same(bench: Any) -> None:

@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 
 from openai4s_backend_slurm.lab import Cluster, Shape
+from openai4s_backend_slurm.lab.machine import has_unified_groups
 
+from .clocks import CLOCKS
 from .conftest import started
 from .people import Person, PersonError
 
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(
-        os.geteuid() != 0 or not Path("/sys/fs/cgroup/memory").is_dir(),
-        reason="control groups (version 1) need root and a machine that has them",
+        os.geteuid() != 0 or not (Path("/sys/fs/cgroup/memory").is_dir() or has_unified_groups()),
+        reason="control groups need root and a machine that has them",
     ),
 ]
 ACCOUNTING = (False, True)
@@ -34,7 +36,7 @@ def limiting_cluster(request: pytest.FixtureRequest, run_mark: str, ordinary_use
 def test_a_kernel_that_wants_too_much_is_told_why_it_ended(
     limiting_cluster: Cluster, ordinary_user: Any, wait_until: Any
 ) -> None:
-    with Person(ordinary_user, limiting_cluster, 'partition = "cpu"') as person:
+    with Person(ordinary_user, limiting_cluster, 'partition = "cpu"', **CLOCKS) as person:
         person.start()
         person.begin("run", code="held = bytearray(10**9)")
         person.heard(lambda event: "used more memory than it may have" in event["sentence"], "why the kernel ended", 60)
@@ -46,7 +48,7 @@ def test_a_job_that_is_ended_for_want_of_memory_says_so(limiting_cluster: Cluste
     trap = ordinary_user.home / "greedy"
     trap.unlink(missing_ok=True)
     prologue = f"if [ -e {trap} ]; then {GREEDY} || exit 1; fi"
-    with Person(ordinary_user, limiting_cluster, f'partition = "cpu"\nprologue = """{prologue}"""') as person:
+    with Person(ordinary_user, limiting_cluster, f'partition = "cpu"\nprologue = """{prologue}"""', **CLOCKS) as person:
         assert person.ask("prove") == ""
         limiting_cluster.count_from_here()
         trap.touch()

@@ -10,7 +10,7 @@ from openai4s_backend_slurm import parse, states
 from openai4s_backend_slurm.parse import JobName
 from openai4s_backend_slurm.states import Exit
 
-ROW = "4242|PENDING|o4s-abc|alice|1795986882|1795990000|N/A|10:00||gpu|17|ReqNodeNotAvail, UnavailableNodes:c1|c2"
+ROW = "4242|PENDING|o4s-abc|2|1795990000|N/A||gpu|17|ReqNodeNotAvail, UnavailableNodes:c1|c2"
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_the_number_of_a_job_among_what_a_wrapper_prints(output: str, name: JobN
 def test_a_row_of_the_queue() -> None:
     (row,) = parse.queue_rows(f"CLUSTER: west\n\n{ROW}\n")
     assert (row.number, row.state, row.name, row.partition, row.priority) == (4242, "PENDING", "o4s-abc", "gpu", 17)
-    assert (row.submitted_at, row.starts_at, row.ends_at) == (1795986882.0, 1795990000.0, None)
+    assert (row.asks_nodes, row.starts_at, row.ends_at) == (2, 1795990000.0, None)
     assert row.reason == "ReqNodeNotAvail, UnavailableNodes:c1|c2"
 
 
@@ -51,6 +51,19 @@ def test_an_odd_job_of_somebody_does_not_hide_ours(name: str) -> None:
     odd = ROW.replace("4242", "7").replace("o4s-abc", name)
     rows = parse.queue_rows(f"{odd}\n{ROW}\n{odd}\n")
     assert [row for row in rows if row.number == 4242 and row.name == "o4s-abc"]
+
+
+@pytest.mark.parametrize(
+    ("details", "most"),
+    [
+        ("PartitionName=cpu MaxNodes=UNLIMITED MaxTime=1-00:00:00 TotalCPUs=16 TotalNodes=2 State=UP", 2),
+        ("PartitionName=cpu MaxNodes=1 MinNodes=0 TotalNodes=2", 1),
+        ("PartitionName=cpu", None),
+        ("", None),
+    ],
+)
+def test_how_many_machines_a_job_may_have(details: str, most: int | None) -> None:
+    assert parse.nodes_granted(details) == most
 
 
 def test_rows_of_accounting() -> None:

@@ -72,6 +72,9 @@ def test_every_key_is_read() -> None:
         ({"sbatch_options": ["--job-name=mine"]}, "--job-name, which this backend sets itself"),
         ({"sbatch_options": ["--requeue"]}, "--requeue, which this backend sets itself"),
         ({"sbatch_options": ["--array=1-3"]}, "--array, which this backend sets itself"),
+        ({"sbatch_options": ["--arra=0-3"]}, "--arra, which this backend sets itself"),  # as the command completes it
+        ({"sbatch_options": ["--no-re"]}, "--no-re, which this backend sets itself"),
+        ({"sbatch_options": ["--export-f=7"]}, "--export-f, which this backend sets itself"),
         ({"sbatch_options": ["--export=AWS_SECRET_ACCESS_KEY=x"]}, "looks like a credential"),
         ({"sbatch_options": ["--comment=ghp_" + "a" * 36]}, "looks like a credential"),
         ({"remove_options": ["--job-name"]}, "without which no job can be run"),
@@ -83,6 +86,11 @@ def test_a_wrong_key_type_or_value_is_named(options: dict[str, Any], told: str) 
         read_profile(profile(**options))
     assert "profile 'lab'" in str(caught.value)
     assert str(caught.value).rstrip().endswith(".")
+
+
+@pytest.mark.parametrize("option", ["--export=NONE", "--nice=10", "--exclude=c1", "--time-min=10", "--tmp=1G"])
+def test_an_option_that_only_begins_like_a_forbidden_one_passes(option: str) -> None:
+    assert read_profile(profile(sbatch_options=[option])).sbatch_options == (option,)
 
 
 def test_a_device_type_needs_devices() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from openai4s_backend_slurm.isolation import IsolationProofs, Waiting
+from openai4s_backend_slurm.isolation import Ending, IsolationProofs, ProofResult, Waiting
 from openai4s_provisioner.orchestration.models import ResourceProfile
 from openai4s_provisioner.orchestration.ports import IsolationVerdict
 
@@ -20,7 +20,10 @@ GOOD, BAD = IsolationVerdict(True), IsolationVerdict(False, "On c1: user namespa
 class ProverThatCounts:
     def __init__(self, verdict: IsolationVerdict = GOOD) -> None:
         self.verdict = verdict
+        self.ending = Ending.VERDICT
+        self.proven_at = 0.0
         self.runs = 0
+        self.ended: list[str] = []
         self.configured = "one"
         self.gate = asyncio.Event()
         self.gate.set()
@@ -28,11 +31,16 @@ class ProverThatCounts:
     def configuration(self, profile: ResourceProfile, private_network: bool) -> str:
         return f"{self.configured}-{private_network}"
 
-    async def prove(self, profile: ResourceProfile, private_network: bool, waiting: Waiting) -> IsolationVerdict:
+    async def prove(
+        self, digest: str, profile: ResourceProfile, private_network: bool, waiting: Waiting
+    ) -> ProofResult:
         self.runs += 1
         waiting("others with higher priority come first")
         await self.gate.wait()
-        return self.verdict
+        return ProofResult(self.ending, self.verdict, self.proven_at)
+
+    async def end(self, digest: str) -> None:
+        self.ended.append(digest)
 
 
 class Bench:
@@ -47,6 +55,7 @@ class Bench:
         return IsolationProofs(self.prover, self.record, 7 * DAY_S, lambda: self.now, self.patience_s)
 
     async def ask(self, private_network: bool = False) -> IsolationVerdict:
+        self.prover.proven_at = self.now
         return await self.proofs.verdict(PROFILE, private_network)
 
 
@@ -93,6 +102,87 @@ def test_a_proof_ages_and_is_made_anew_before_anybody_has_to_wait(tmp_path: Path
         here.now += 4 * DAY_S
         assert (await here.ask()).verified, "the second proof holds"
         await asyncio.gather(*here.proofs._running.values())
+
+    lives(scenario)
+
+
+async def renewed(here: Bench) -> None:
+    """Ask, and wait for whatever that set going."""
+    await here.ask()
+    await asyncio.gather(*here.proofs._running.values())
+
+
+def test_a_renewal_that_finds_sessions_reachable_takes_the_proof_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        here = Bench(tmp_path)
+        await here.ask()
+        here.now += 4 * DAY_S
+        here.prover.verdict = BAD
+        await renewed(here)
+        assert await here.ask() == BAD
+        here.proofs = here.opened()
+        assert await here.ask() == BAD, "not in another process either"
+
+    lives(scenario)
+
+
+def test_a_renewal_that_comes_to_no_result_takes_nothing_back_and_is_not_made_again_by_everybody(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        here = Bench(tmp_path)
+        await here.ask()
+        here.now += 4 * DAY_S
+        here.prover.verdict, here.prover.ending = BAD, Ending.NO_VERDICT
+        for _ in range(10):
+            here.proofs = here.opened()  # the next process
+            await renewed(here)
+            here.now += 60
+            assert (await here.ask()).verified
+            await asyncio.gather(*here.proofs._running.values())
+        assert here.prover.runs == 2
+        here.now += 3600
+        await renewed(here)
+        assert here.prover.runs == 3
+
+    lives(scenario)
+
+
+def test_what_is_ended_leaves_nothing_and_what_is_open_is_kept(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        here = Bench(tmp_path, BAD)
+        here.prover.ending = Ending.OPEN
+        await here.ask()
+        assert here.prover.ended == []
+        here.now += 11
+        here.prover.ending = Ending.NO_VERDICT
+        await here.ask()
+        assert here.prover.ended == ["one-False"]
+
+    lives(scenario)
+
+
+def test_whoever_gives_up_leaves_the_proof_as_it_is(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        here = Bench(tmp_path, patience_s=0.05)
+        here.prover.gate.clear()
+        await here.ask()
+        await here.proofs.close()
+        assert here.prover.ended == []
+        assert not here.record.exists()
+
+    lives(scenario)
+
+
+def test_a_proof_that_ran_long_ago_is_as_old_as_that(tmp_path: Path) -> None:
+    """It was begun by a process that nobody came back to."""
+
+    async def scenario() -> None:
+        here = Bench(tmp_path)
+        here.prover.proven_at = here.now - 4 * DAY_S
+        await here.proofs.verdict(PROFILE, False)
+        await renewed(here)
+        assert here.prover.runs == 2
 
     lives(scenario)
 

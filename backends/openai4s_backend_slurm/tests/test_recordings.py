@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openai4s_backend_slurm import parse
-from openai4s_backend_slurm.script import token_of
+from openai4s_backend_slurm.script import job_name
 
 from .replay import FOLDER, recordings, verdict
 
@@ -27,5 +27,5 @@ def test_what_was_asked_in_another_format_gives_no_job_of_ours(name: str) -> Non
     """Were a command replaced by one that prints something else, nothing would be taken for one of our jobs."""
     recording = RECORDINGS[name]
     for text in (recording["stdout"], recording["stderr"]):
-        assert not [row for row in parse.accounting_rows(text) if token_of(row.name)]
-        assert not [row for row in parse.queue_rows(text) if token_of(row.name)]
+        assert not [row for row in parse.accounting_rows(text) if row.name.startswith(job_name(""))]
+        assert not [row for row in parse.queue_rows(text) if row.name.startswith(job_name(""))]

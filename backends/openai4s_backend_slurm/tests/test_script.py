@@ -131,9 +131,8 @@ def test_the_script_of_a_large_one_has_modules_prologue_and_a_step_for_all_nodes
     )
 
 
-def test_a_job_s_name_begins_with_a_letter_and_gives_its_token_back() -> None:
-    assert script.token_of(script.job_name("0a-b_c.d")) == "0a-b_c.d"
-    assert script.token_of("somebody's") == ""
+def test_a_job_s_name_begins_with_a_letter_and_holds_its_token() -> None:
+    assert script.job_name("0a-b_c.d") == "o4s-0a-b_c.d"
     assert script.is_token("0a-b_c.d")
     assert not any(map(script.is_token, ("", "a b", "a/b", "é", "x" * 129, "a\n")))
 

@@ -77,3 +77,18 @@ def test_a_check_that_must_queue_is_told_while_it_waits(ordinary_user: Any, clus
         person.heard(lambda event: "isolated where they will run" in event["sentence"], "what takes so long")
         cluster.run(["scancel", important])
         person.answer(start)
+
+
+def test_a_session_waits_until_a_maintenance_is_over(ordinary_user: Any, cluster: Cluster) -> None:
+    with Person(ordinary_user, cluster, PROFILE) as person:
+        assert person.ask("prove") == ""
+        for node in ("c1", "c2"):
+            cluster.admin.node_drain(node)
+        start = person.begin("start")
+        person.heard(lambda event: "not available now; it goes on when they are" in event["sentence"], "why it waits")
+        for node in ("c1", "c2"):
+            cluster.admin.node_resume(node)
+        person.answer(start)
+        person.ask("connect")
+        assert person.value("1 + 1") == "2"
+        person.ask("shut_down")

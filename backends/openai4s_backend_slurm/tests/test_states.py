@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +14,7 @@ from openai4s_backend_slurm.states import Exit
 from openai4s_provisioner.orchestration.ports import Observed
 from openai4s_provisioner.orchestration.reasons import Reason
 
+VOCABULARY = Path(states.__file__).with_name("vocabulary.txt").read_text(encoding="utf-8").splitlines()
 FAILED, CANCELLED = Observed.FAILED, Observed.CANCELLED
 OVER = {
     "COMPLETED": (Observed.COMPLETED, None),
@@ -30,11 +34,12 @@ OVER = {
 }
 LIVE = {
     Observed.PENDING: "PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT POWER_UP_NODE",
-    Observed.RUNNING: "RUNNING RESIZING SIGNALING SUSPENDED STOPPED UPDATE_DB EXPEDITING",
+    Observed.RUNNING: "RUNNING RESIZING SIGNALING UPDATE_DB EXPEDITING",
+    Observed.PAUSED: "SUSPENDED STOPPED",
     Observed.ENDING: "COMPLETING STAGE_OUT CANCELLED,COMPLETING COMPLETED+COMPLETING",
 }
 NEVER = """
-    PartitionTimeLimit PartitionNodeLimit AccountNotAllowed QOSNotAllowed BadConstraints InvalidAccount InvalidQOS
+    PartitionTimeLimit AccountNotAllowed QOSNotAllowed BadConstraints InvalidAccount InvalidQOS
     DependencyNeverSatisfied ReservationDeleted DeadLine QOSMaxCpuPerJobLimit QOSMaxNodePerJobLimit
     QOSMaxWallDurationPerJobLimit QOSMaxCpuMinutesPerJobLimit QOSMinCpuNotSatisfied QOSMinGRES QOSMinMemory QOSMinNode
     AssocMaxCpuPerJobLimit AssocMaxNodePerJobLimit AssocMaxWallDurationPerJobLimit AssocMaxMemPerJob AssocMaxGRESPerJob
@@ -43,7 +48,8 @@ WAITS = """None Resources Priority Dependency BeginTime Licenses Reservation Cle
     PartitionInactive JobArrayTaskLimit JobHeldUser JobHeldAdmin SchedDefer ReqNodeNotAvail QOSGrpCpuLimit QOSGrpGRES
     QOSMaxJobsPerUserLimit QOSMaxCpuPerUserLimit AssocGrpJobsLimit AssocMaxJobsLimit AssociationJobLimit QOSJobLimit
     QOSUsageThreshold QOSResourceLimit MaxJobsPerAccount MaxGRESPerAccount AssocGrpMemLimit AssocGrpCPURunMinutesLimit
-    QOSMaxSubmitJobPerUserLimit FrontEndDown FedJobLock PowerNotAvail BurstBufferResources"""
+    QOSMaxSubmitJobPerUserLimit FrontEndDown FedJobLock PowerNotAvail BurstBufferResources
+    PartitionNodeLimit AssociationTimeLimit QOSTimeLimit JobHoldMaxRequeue"""
 
 
 @pytest.mark.parametrize("state", OVER)
@@ -83,6 +89,7 @@ def test_what_can_never_clear(reason: str) -> None:
     why = states.waiting(reason)
     assert why.never_clears
     assert why.words
+    assert why.remedy
 
 
 @pytest.mark.parametrize("reason", WAITS.split())
@@ -90,6 +97,12 @@ def test_what_clears_by_itself_has_words_of_its_own(reason: str) -> None:
     why = states.waiting(reason)
     assert not why.never_clears
     assert why.words != states.waiting("SomethingNew").words
+
+
+@pytest.mark.parametrize("reason", [*NEVER.split(), *WAITS.split(), "SomethingNew", "JobHoldMaxRequeue"])
+def test_what_everybody_reads_names_no_partition_and_no_qos(reason: str) -> None:
+    why = states.waiting(reason)
+    assert not re.search(r"(?i)partition|qos|quality of service", why.words + why.remedy)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +120,21 @@ def test_what_clears_by_itself_has_words_of_its_own(reason: str) -> None:
 )
 def test_what_may_clear_is_never_acted_on(reason: str) -> None:
     assert not states.waiting(reason).never_clears
+
+
+def test_machines_out_of_service_are_named_as_the_cause() -> None:
+    for reason in ("ReqNodeNotAvail, UnavailableNodes:c1", "Nodes required for job are DOWN, DRAINED or reserved for"):
+        assert "not available now" in states.waiting(reason).words
+    both = states.waiting("PartitionNodeLimit").words
+    assert "out of service" in both
+    assert "asks for more of them" in both
+
+
+def test_no_words_of_ours_are_the_scheduler_s() -> None:
+    never = [*states._NEVER.values(), states.TOO_MANY_NODES]
+    told = [text for each in never for text in (each.words, each.remedy)] + [*states._WAITS.values(), states._HELD]
+    words = [line for line in VOCABULARY if line and not line.startswith("#")]
+    assert not [(text, word) for text in told for word in words if word.lower() in text.lower()]
 
 
 def test_a_held_job_is_explained() -> None:

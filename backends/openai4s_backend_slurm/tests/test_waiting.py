@@ -63,8 +63,8 @@ async def submitted(lab: BackendLab, backend: SlurmBackend, wanted: ResourceProf
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"walltime_s": 9 * 86400}, "more time than its partition grants"),
-        ({"nodes": 9}, "more machines than its partition has"),
+        ({"walltime_s": 9 * 86400}, "more time than its machines are granted for"),
+        ({"nodes": 9}, "more machines than there are for it"),
     ],
 )
 def test_what_no_partition_can_ever_grant_fails_and_leaves_no_job(
@@ -78,15 +78,55 @@ def test_what_no_partition_can_ever_grant_fails_and_leaves_no_job(
     monkeypatch.setattr(judge, "_NEVER_AFTER_S", 4.0)
 
     async def scenario(backend: SlurmBackend) -> None:
-        handle = await submitted(backend_lab, backend, profile(backend_lab, **changes))
+        wanted = profile(backend_lab, **changes)
+        if "nodes" in changes and cluster.version >= (24, 5):  # such a version does not even take it
+            refused = await backend.submit(backend_lab.request(profile=wanted))
+            assert isinstance(refused, Rejected), refused
+            assert refused.reason is Reason.UNSCHEDULABLE
+            assert "No machine of this cluster can ever grant" in refused.sentence
+            return
+        handle = await submitted(backend_lab, backend, wanted)
         waits = await seen(backend_lab, backend, handle, lambda each: words in each.waiting)
         assert waits.state is Observed.PENDING
         over = await backend_lab.ended(backend, handle)
         assert (over.state, over.reason) == (Observed.FAILED, Reason.UNSCHEDULABLE)
-        assert words in over.backend_detail
+        assert words in over.explanation
 
     lives(backend_lab, scenario)
     wait_until(lambda: not cluster.run(["squeue", "-h"]).stdout.split(), "no job is left in the queue", 20)
+
+
+def test_machines_that_are_drained_are_waited_for(
+    backend_lab: BackendLab, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A maintenance: every machine of the partition is out of service, for longer than any reason is doubted."""
+    monkeypatch.setattr(judge, "_NEVER_AFTER_S", 0.5)
+    for node in ("c1", "c2"):
+        cluster.admin.node_drain(node)
+
+    async def scenario(backend: SlurmBackend) -> None:
+        wanted: list[dict[str, Any]] = [{"nodes": 1}, {"nodes": 2}, {"options": {"nodelist": "c1"}}]
+        handles = [await submitted(backend_lab, backend, profile(backend_lab, **each)) for each in wanted]
+        for handle in handles:
+            await seen(backend_lab, backend, handle, lambda each: "not available now" in each.waiting)
+        looks = 0
+
+        async def stood_for_a_while() -> bool:
+            nonlocal looks
+            looks += 1
+            answers = await backend.observe(handles)
+            assert {each.state for each in answers.values()} == {Observed.PENDING}
+            return looks > 40  # each of which takes `min_interval_s`
+
+        await backend_lab.until(stood_for_a_while, "the maintenance to last")
+        for node in ("c1", "c2"):
+            cluster.admin.node_resume(node)
+        for handle in handles:
+            await seen(backend_lab, backend, handle, lambda each: each.state is Observed.RUNNING)
+            await backend.cancel(handle)
+            await backend_lab.ended(backend, handle)
+
+    lives(backend_lab, scenario)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +158,11 @@ def test_a_queue_says_why_where_and_until_when(backend_lab: BackendLab, cluster:
         wanted = profile(backend_lab, options={"nodelist": "c1", "exclusive": True}, walltime_s=600)
         first = await submitted(backend_lab, backend, wanted)
         second = await submitted(backend_lab, backend, wanted)
-        waits = await seen(backend_lab, backend, first, lambda each: each.estimated_start and each.position)
+        is_next = "it is next, and waits for machines to become free"  # once the important one has begun
+        waits = await seen(
+            backend_lab, backend, first, lambda each: each.waiting == is_next and each.estimated_start and each.position
+        )
         assert waits.state is Observed.PENDING
-        assert waits.waiting == "it is next, and waits for machines to become free"
         assert waits.position == 1
         backend._judge._position.__self__._known.clear()  # type: ignore[attr-defined]
         behind = await seen(backend_lab, backend, second, lambda each: each.position)

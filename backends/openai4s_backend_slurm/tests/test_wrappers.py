@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from openai4s_backend_slurm.broker import Answer, Broker, NotStarted
 from openai4s_provisioner.orchestration.errors import CouldNotAsk
 from openai4s_provisioner.orchestration.models import ExternalHandle, ResourceProfile
 from openai4s_provisioner.orchestration.ports import (
@@ -142,8 +143,8 @@ def test_what_is_not_a_definite_no_stays_open(site: Site, complaint: str) -> Non
 @pytest.mark.parametrize(
     ("complaint", "reason", "words"),
     [
-        ("Invalid partition name specified", Reason.INVALID_SPEC, "names a partition that this cluster does not have"),
-        ("Invalid qos specification", Reason.INVALID_SPEC, "a QoS that you may not use"),
+        ("Invalid partition name specified", Reason.INVALID_SPEC, "names machines that this cluster does not have"),
+        ("Invalid qos specification", Reason.INVALID_SPEC, "terms of service that you may not use"),
         ("Invalid account or account/partition combination specified", Reason.AUTHORIZATION_DENIED, "account"),
         ("Requested node configuration is not available", Reason.UNSCHEDULABLE, "No machine of this cluster"),
         ("More processors requested than permitted", Reason.UNSCHEDULABLE, "No machine of this cluster"),
@@ -164,7 +165,7 @@ def test_a_definite_no_has_its_reason_and_what_was_said(site: Site, complaint: s
     assert isinstance(answer, Rejected)
     assert answer.reason is reason
     assert words in answer.sentence
-    assert complaint in answer.sentence
+    assert complaint in answer.backend_detail
 
 
 def test_a_no_counts_only_when_the_queue_says_so_too(site: Site) -> None:
@@ -185,6 +186,20 @@ def test_a_command_that_is_not_there_is_a_refusal(site: Site) -> None:
     answer = submit(here)
     assert isinstance(answer, Rejected)
     assert answer.reason is Reason.BACKEND_UNAVAILABLE
+
+
+def test_a_machine_that_can_start_no_command_now_has_sent_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Broker.run
+
+    def run(self: Broker, argv: Sequence[str], keep_fds: Sequence[int] = ()) -> Answer:
+        if argv[0] == "sbatch":
+            raise NotStarted("sbatch cannot be run: Cannot allocate memory")
+        return ask(self, argv, keep_fds)
+
+    monkeypatch.setattr(Broker, "run", run)
+    answer = submit(site())
+    assert isinstance(answer, Unknown)
+    assert not answer.was_sent
 
 
 def test_a_hung_submission_is_ended_at_its_deadline_and_left_open(site: Site) -> None:
@@ -236,6 +251,41 @@ def test_no_cluster_is_named_where_none_is_known(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
+    "squeue",
+    ["", "print('Welcome!')", r"os.write(1, b'\xff\x00|garbage\n' * 99)", "print('a' * 10_000_000)"],
+    ids=["nothing", "a banner alone", "garbage", "very much"],
+)
+def test_an_answer_that_is_no_list_of_jobs_says_of_none_that_it_is_gone(site: Site, squeue: str) -> None:
+    """A wrapper may swallow the answer and end well. Taken for an empty queue, it would end every session."""
+    here = site(squeue=squeue)
+
+    async def life() -> None:
+        with here.backend() as backend:
+            seen = (await backend.observe([handle("4242")]))[handle("4242")]
+            assert seen.state is Observed.UNKNOWN
+            assert "printed no list of jobs" in seen.backend_detail
+            with pytest.raises(CouldNotAsk):
+                await backend.find_by_token(TOKEN)
+            await backend.close()
+
+    asyncio.run(life())
+    assert isinstance(submit(here), Unknown)
+    assert here.calls("sbatch") == []
+
+
+def test_an_empty_queue_behind_a_banner_is_an_answer(site: Site) -> None:
+    here = site(squeue=f"print('Welcome!')\n{SQUEUE}")
+
+    async def life() -> None:
+        with here.backend() as backend:
+            assert (await backend.observe([handle("4242")]))[handle("4242")].state is Observed.GONE
+            assert await backend.find_by_token(TOKEN) is None
+            await backend.close()
+
+    asyncio.run(life())
+
+
+@pytest.mark.parametrize(
     "complaint",
     [
         "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
@@ -275,7 +325,7 @@ def test_a_cancel_that_may_not_have_arrived_is_said_to_be_open(site: Site) -> No
 def test_a_number_that_is_somebody_else_s_by_now_is_not_believed(site: Site) -> None:
     here = site(sbatch=SBATCH)
     submit(here)
-    (here.base / "queue").write_text("4242|COMPLETED|another|me|1|2|3|10|c1|cpu|1|None\n")
+    (here.base / "queue").write_text("4242|COMPLETED|another|1|2|3|c1|cpu|1|None\n")
 
     async def life() -> None:
         with here.backend() as backend:
@@ -288,7 +338,7 @@ def test_a_number_that_is_somebody_else_s_by_now_is_not_believed(site: Site) -> 
 
 def test_one_question_for_all_and_one_more_for_those_who_came_meanwhile(site: Site) -> None:
     here = site(squeue=f"time.sleep(0.3)\n{SQUEUE}")
-    (here.base / "queue").write_text("4242|RUNNING|o4s-" + TOKEN + "|me|1|2|3|10|c1|cpu|1|None\n")
+    (here.base / "queue").write_text("4242|RUNNING|o4s-" + TOKEN + "|1|2|3|c1|cpu|1|None\n")
 
     async def life() -> None:
         with here.backend() as backend:

@@ -69,12 +69,13 @@ class PierBackend:
 
     def check_profile(self, profile: ResourceProfile) -> None:
         for key in sorted(set(profile.backend_options) - {"nice"}):
-            raise ConfigError(f"profile {profile.name!r}: backend 'pier' knows no key {key!r}. Remove it.")
+            raise ConfigError(f"profile {profile.name!r}: backend 'pier' knows no key {key!r}. Remove it.", key)
         nice = profile.backend_options.get("nice", 0)
         if type(nice) is not int or not 0 <= nice <= 19:
-            raise ConfigError(f"profile {profile.name!r}: nice = {nice!r}, but it must be a whole number from 0 to 19.")
+            told = f"nice = {nice!r}, but it must be a whole number from 0 to 19."
+            raise ConfigError(f"profile {profile.name!r}: {told}", "nice")
         if profile.nodes != 1:
-            raise ConfigError(f"profile {profile.name!r}: nodes = {profile.nodes}, but a pier is one machine.")
+            raise ConfigError(f"profile {profile.name!r}: nodes = {profile.nodes}, but a pier is one machine.", "nodes")
 
     async def submit(self, request: AllocationRequest) -> SubmitResult:
         try:
@@ -225,8 +226,8 @@ def _try_lock(lock: int, kind: int) -> bool:
 def create_backend(*, state_dir: Path, exchange_dir: Path, options: Mapping[str, Any]) -> PierBackend:
     """The entry point: a BackendFactory. Touches no file."""
     for key in sorted(set(options) - {"grace_s"}):
-        raise ConfigError(f"[backends.pier]: unknown key {key!r}. Known keys: grace_s.")
+        raise ConfigError(f"[backends.pier]: unknown key {key!r}. Known keys: grace_s.", key)
     grace_s = options.get("grace_s", 10)
     if type(grace_s) not in (int, float) or not 0 <= grace_s <= 600:
-        raise ConfigError(f"[backends.pier]: grace_s = {grace_s!r}, but it must be seconds from 0 to 600.")
+        raise ConfigError(f"[backends.pier]: grace_s = {grace_s!r}, but it must be seconds from 0 to 600.", "grace_s")
     return PierBackend(state_dir / "pier", grace_s, IsolationProof(SandboxProbe(state_dir, exchange_dir)))

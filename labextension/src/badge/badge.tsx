@@ -57,7 +57,7 @@ export class Badge extends ReactWidget {
       <button
         className="openai4s-Badge-button"
         data-state={failed ? 'failed' : session.state}
-        data-missing={session.state === 'starting' ? (session.missing ?? '') : ''}
+        data-missing={session.state === 'starting' ? (session.start ? 'admission' : (session.missing ?? '')) : ''}
         title={trans.__('Cluster session. %1 Show details.', text)}
         onClick={() => {
           this._options.open(session);

@@ -50,6 +50,7 @@ class Form extends ReactWidget {
   protected override render(): React.JSX.Element {
     const { trans, profiles, kernelNames } = this._options;
     const profile = this._profile;
+    const fields = FIELDS.filter(field => isChoosable(profile, field.name));
     return (
       <div className="openai4s-Form-fields">
         <Choice
@@ -69,7 +70,12 @@ class Form extends ReactWidget {
             this._set({ ...this._choice, kernelName });
           }}
         />
-        {FIELDS.filter(field => isChoosable(profile, field.name)).map(field => this._amount(field, profile))}
+        {fields.map(field => this._amount(field, profile))}
+        {fields.length === 0 && (
+          <p className="openai4s-Amount-hint">
+            {trans.__('Time and resources of this profile are fixed by your site.')}
+          </p>
+        )}
       </div>
     );
   }

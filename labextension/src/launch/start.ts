@@ -11,7 +11,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { UUID } from '@lumino/coreutils';
 
 import { Client } from '../client';
-import { firstChoice, fromMetadata, IChoice, METADATA_KEY, toMetadata } from '../model/launch';
+import { firstChoice, fromMetadata, IChoice, IRemembered, METADATA_KEY, toMetadata } from '../model/launch';
 
 export interface IStarterOptions {
   app: JupyterFrontEnd;
@@ -30,8 +30,8 @@ export class Starter {
       return;
     }
     const { contents, sessions } = app.serviceManager;
+    const id = await this._reserve(choice); // first: what is refused leaves no empty notebook behind
     const file = await contents.newUntitled({ path: folder, type: 'notebook' });
-    const id = await this._reserve(choice, file.path);
     const kernel = { id, name: choice.kernelName }; // an id that does not exist yet is used for the new kernel
     const session = await sessions.startNew({ path: file.path, type: 'notebook', name: file.name, kernel });
     session.dispose(); // only this connection: the notebook makes its own
@@ -57,13 +57,13 @@ export class Starter {
       return;
     }
     const context: ISessionContext = panel.sessionContext;
-    const id = await this._reserve(choice, panel.context.path);
+    const id = await this._reserve(choice);
     await context.shutdown();
     this._remember(panel, choice);
     await context.changeKernel({ id, name: choice.kernelName });
   }
 
-  private async _ask(remembered: IChoice | null, title: string, accept: string): Promise<IChoice | null> {
+  private async _ask(remembered: IRemembered | null, title: string, accept: string): Promise<IChoice | null> {
     const { app, client, trans } = this._options;
     const [profiles, dialog] = await Promise.all([client.profiles(), import('./dialog')]);
     const first = firstChoice(profiles, remembered);
@@ -83,14 +83,13 @@ export class Starter {
     return choice;
   }
 
-  private async _reserve(choice: IChoice, path: string): Promise<string> {
+  private async _reserve(choice: IChoice): Promise<string> {
     const kernelId = UUID.uuid4();
     await this._options.client.launch({
       kernel_id: kernelId,
       profile: choice.profile,
       kernel_name: choice.kernelName,
-      resources: choice.amounts,
-      path
+      resources: choice.amounts
     });
     return kernelId;
   }

@@ -20,11 +20,18 @@ export interface IChoice {
 export const AMOUNTS = ['walltime_s', 'gpus', 'memory_mb', 'cpus'] as const;
 export type AmountName = (typeof AMOUNTS)[number];
 
-/** The smallest amount that makes sense; 0 means "no limit stated" for memory and time. */
-export const LEAST: IAmounts = { walltime_s: 0, gpus: 0, memory_mb: 0, cpus: 1 };
+/** What a notebook remembers: whatever its metadata holds, some of it perhaps missing or no longer on offer. */
+export interface IRemembered {
+  profile: string;
+  kernelName: string;
+  amounts: Partial<IAmounts>;
+}
+
+/** The least that may be asked for, as the server has it. What a profile gives by itself may be 0: no limit stated. */
+export const LEAST: IAmounts = { walltime_s: 60, gpus: 0, memory_mb: 1, cpus: 1 };
 
 /** The choice to begin with: what was remembered, as far as it is still on offer, else the default profile. */
-export function firstChoice(profiles: IProfile[], remembered: IChoice | null): IChoice | null {
+export function firstChoice(profiles: IProfile[], remembered: IRemembered | null): IChoice | null {
   const offered = profiles.filter(each => each.kernelspecs.length > 0);
   const profile =
     offered.find(each => each.name === remembered?.profile) ?? offered.find(each => each.is_default) ?? offered.at(0);
@@ -38,8 +45,9 @@ export function firstChoice(profiles: IProfile[], remembered: IChoice | null): I
   const kernelName = profile.kernelspecs.includes(remembered.kernelName) ? remembered.kernelName : choice.kernelName;
   const amounts = { ...choice.amounts };
   for (const name of AMOUNTS) {
-    if (isWithin(profile, name, remembered.amounts[name])) {
-      amounts[name] = remembered.amounts[name];
+    const amount = remembered.amounts[name];
+    if (amount !== undefined && isWithin(profile, name, amount)) {
+      amounts[name] = amount;
     }
   }
   return { profile: profile.name, kernelName, amounts };
@@ -94,7 +102,7 @@ export function toMetadata(choice: IChoice): JSONObject {
 }
 
 /** The choice that a notebook's metadata holds; null when there is none, or something else is in its place. */
-export function fromMetadata(value: unknown): IChoice | null {
+export function fromMetadata(value: unknown): IRemembered | null {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
     return null;
   }
@@ -102,7 +110,7 @@ export function fromMetadata(value: unknown): IChoice | null {
   if (typeof profile !== 'string' || typeof resources !== 'object' || resources === null) {
     return null;
   }
-  const amounts = { ...LEAST };
+  const amounts: Partial<IAmounts> = {};
   for (const name of AMOUNTS) {
     const amount: unknown = (resources as Record<string, unknown>)[name];
     if (typeof amount === 'number' && Number.isInteger(amount)) {
@@ -113,5 +121,6 @@ export function fromMetadata(value: unknown): IChoice | null {
 }
 
 function isWithin(profile: IProfile, name: AmountName, amount: number): boolean {
-  return Number.isInteger(amount) && amount >= LEAST[name] && amount <= profile.limits[name];
+  const isOffered = Number.isInteger(amount) && amount >= LEAST[name] && amount <= profile.limits[name];
+  return isOffered || amount === profile.resources[name];
 }

@@ -8,7 +8,7 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 
 import { ISession, ISnapshot } from './seam';
-import { badgeText, clock, duration, secondsUntil, title } from './words';
+import { badgeText, clock, duration, hasNotebook, secondsUntil, title } from './words';
 
 export type ActionName = 'stop' | 'keep' | 'extend' | 'start-again' | 'log' | 'show';
 
@@ -38,6 +38,7 @@ export interface INoticeChoice {
 
 /** The end of an allocation is warned of so long before, if no event came first. */
 const WALLTIME_WARN_S = 300;
+const SAME_END_MS = 60_000;
 /** What ends by a person's own hand needs no notification. */
 const EXPECTED_ENDS = new Set(['USER_CANCELLED']);
 
@@ -63,7 +64,7 @@ export class NoticeBoard {
       const seen = this._seen.get(session.workload_id);
       const isHere = session.kernels.some(kernel => isOpenHere(kernel.kernel_id));
       if (session.state !== 'ended') {
-        this._seen.set(session.workload_id, look(session, seen, isHere));
+        this._seen.set(session.workload_id, look(session, seen));
       }
       if (choice.starting && isHere) {
         notices.push(...this._start(session, now));
@@ -80,8 +81,11 @@ export class NoticeBoard {
 
   private _start(session: ISession, now: Date): INotice[] {
     const trans = this._trans;
-    const key = `start:${session.workload_id}`;
+    // By its kernel: a start that is checked becomes a session, and stays one notification.
+    const kernelId = session.kernels.at(0)?.kernel_id ?? session.workload_id;
+    const key = `start:${kernelId}`;
     if (session.state === 'starting') {
+      this._started.add(kernelId);
       const text = trans.__('%1: %2', title(session), badgeText(session, now, trans));
       const actions = [
         {
@@ -93,7 +97,7 @@ export class NoticeBoard {
       ];
       return [{ key, kind: 'in-progress', text, session, actions, isPassing: false }];
     }
-    if (session.state === 'ready' && this._seen.get(session.workload_id)?.wasStarting) {
+    if (session.state === 'ready' && this._started.has(kernelId)) {
       const text = trans.__('%1: the kernel is ready', title(session));
       return [{ key, kind: 'success', text, session, actions: [], isPassing: true }];
     }
@@ -148,9 +152,16 @@ export class NoticeBoard {
       duration(left, trans)
     );
     const actions: IAction[] = session.can_extend
-      ? [{ name: 'extend', label: trans.__('Extend'), caption: trans.__('Ask for one more hour') }]
+      ? [
+          {
+            name: 'extend',
+            label: trans.__('Extend…'),
+            caption: trans.__('Choose how much longer, up to %1', duration(session.most_extension_s, trans))
+          }
+        ]
       : [];
-    return [{ key: `walltime:${session.workload_id}`, kind: 'warning', text, session, actions, isPassing: false }];
+    const key = `walltime:${session.workload_id}:${this._end(session.workload_id, session.walltime_ends_at)}`;
+    return [{ key, kind: 'warning', text, session, actions, isPassing: false }];
   }
 
   private _lost(session: ISession): INotice[] {
@@ -169,7 +180,13 @@ export class NoticeBoard {
 
   private _ended(session: ISession): INotice[] {
     const isExpected = session.reason === null || EXPECTED_ENDS.has(session.reason.code);
-    if (session.state !== 'ended' || session.reason === null || isExpected || !this._seen.has(session.workload_id)) {
+    if (
+      session.start ||
+      session.state !== 'ended' ||
+      session.reason === null ||
+      isExpected ||
+      !this._seen.has(session.workload_id)
+    ) {
       return [];
     }
     const trans = this._trans;
@@ -182,7 +199,19 @@ export class NoticeBoard {
     const log: IAction = { name: 'log', label: trans.__('Log'), caption: trans.__("Show the session's log") };
     const kind = session.phase === 'FAILED' || session.phase === 'LOST' ? 'error' : 'warning';
     const key = `ended:${session.workload_id}`;
-    return [{ key, kind, text, session, actions: [again, log, this._show()], isPassing: false }];
+    const actions = [...(hasNotebook(session) ? [again] : []), log, this._show()];
+    return [{ key, kind, text, session, actions, isPassing: false }];
+  }
+
+  /** An end that is computed anew is the same one; a later one is announced again, though the first was closed. */
+  private _end(workloadId: string, endsAt: string): number {
+    const end = Date.parse(endsAt);
+    const known = this._ends.get(workloadId);
+    if (known !== undefined && Math.abs(known - end) < SAME_END_MS) {
+      return known;
+    }
+    this._ends.set(workloadId, end);
+    return end;
   }
 
   private _show(): IAction {
@@ -192,11 +221,13 @@ export class NoticeBoard {
 
   private readonly _seen = new Map<string, ISeen>();
   private readonly _walltimeWarned = new Set<string>();
+  private readonly _ends = new Map<string, number>();
+  /** The kernels whose start was told. */
+  private readonly _started = new Set<string>();
 }
 
 /** What was seen of a session so far. */
 interface ISeen {
-  wasStarting: boolean;
   wasReady: boolean;
   recoveries: number;
   memoryLost: boolean;
@@ -204,14 +235,13 @@ interface ISeen {
   cause: string;
 }
 
-function look(session: ISession, seen: ISeen | undefined, isHere: boolean): ISeen {
+function look(session: ISession, seen: ISeen | undefined): ISeen {
   const isReady = session.state === 'ready';
   let cause = isReady && !session.memory_lost ? '' : (seen?.cause ?? '');
   if (seen?.wasReady && !isReady) {
     cause = session.reason?.sentence ?? (cause || session.sentence);
   }
   return {
-    wasStarting: (seen?.wasStarting ?? false) || (session.state === 'starting' && isHere),
     wasReady: (seen?.wasReady ?? false) || isReady,
     recoveries: seen?.recoveries ?? session.recoveries,
     memoryLost: seen?.memoryLost ?? session.memory_lost,

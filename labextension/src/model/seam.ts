@@ -76,6 +76,8 @@ export interface IWorkload {
   elapsed_s: number;
   walltime_ends_at: string | null;
   can_extend: boolean;
+  /** By how many seconds it may be extended now. */
+  most_extension_s: number;
   hosts: string[];
   resources: IResources | null;
   usage: IUsage | null;
@@ -92,6 +94,22 @@ export interface ISession extends IWorkload {
   lease_ends_at: string | null;
   memory_lost: boolean;
   recoveries: number;
+  /** Set while it is a start that is no session yet, or was refused: then nothing of it is kept on the server. */
+  start?: IStart;
+}
+
+/** A kernel that is to be in a session, before there is one. */
+export interface IStart {
+  kernel_id: string;
+  kernel_name: string;
+  path: string | null;
+  profile: string;
+  profile_display_name: string;
+  state: 'checking' | 'refused';
+  sentence: string;
+  reason: IReason | null;
+  asked_at: string;
+  elapsed_s: number;
 }
 
 export interface IBatch extends IWorkload {
@@ -102,6 +120,7 @@ export interface IBatch extends IWorkload {
 
 export interface ISnapshot {
   sessions: ISession[];
+  starts: IStart[];
   batches: IBatch[];
   as_of: string;
   offline: string | null;
@@ -129,13 +148,10 @@ export interface ILaunch {
   profile: string;
   kernel_name: string;
   resources: IAmounts;
-  path: string;
 }
 
-export interface ILog {
-  lines: string[];
-  path: string | null;
-}
+/** One event of a log that is followed: a line with the id to go on from, or why there will be no more. */
+export type ILogEvent = { id: string; line: string } | { end: string };
 
 /** One event of the server's stream, as far as it is ours. */
 export interface IServerEvent {

@@ -9,6 +9,7 @@ import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { IBatch, IServerEvent, ISession, ISnapshot } from './seam';
+import { asSession } from './starts';
 
 /** At most one read in this time, however many events arrive. */
 export const COALESCE_MS = 1000;
@@ -18,6 +19,8 @@ export const POLL_MS = 10_000;
 export const LOOKS = 3;
 /** Between two tries while the server does not answer, at most. */
 export const RETRY_MAX_MS = 60_000;
+/** So many reads may miss a kernel that is expected before it is given up. */
+const EXPECTED_READS = 6;
 
 const OURS = 'https://events.openai4s.dev/';
 const CHANGES = `${OURS}session/v1`;
@@ -52,8 +55,9 @@ export class SessionsModel implements IDisposable {
     return this._heard;
   }
 
+  /** Starts that are no sessions yet are among them. */
   get sessions(): readonly ISession[] {
-    return this._snapshot?.sessions ?? [];
+    return this._sessions;
   }
 
   get batches(): readonly IBatch[] {
@@ -104,7 +108,22 @@ export class SessionsModel implements IDisposable {
   kernelSeen(kernelId: string): void {
     if (!this._kernelsSeen.has(kernelId) && this._reach !== 'absent') {
       this._kernelsSeen.add(kernelId);
-      this._lookedFor.set(kernelId, LOOKS);
+      this._expected.set(kernelId, LOOKS);
+      this.readSoon();
+    }
+  }
+
+  /** A session of this kernel is on its way: read until it is there, whether events tell of it or not. */
+  expect(kernelId: string): void {
+    if (this._reach !== 'absent' && this.ofKernel(kernelId) === undefined && !this._expected.has(kernelId)) {
+      this._expected.set(kernelId, EXPECTED_READS);
+      this.readSoon();
+    }
+  }
+
+  /** Something was lost on the way from the server. Where nothing is known, nothing can be stale. */
+  mayBeStale(): void {
+    if (this.sessions.length + this.batches.length > 0) {
       this.readSoon();
     }
   }
@@ -143,6 +162,8 @@ export class SessionsModel implements IDisposable {
   private _onAttention(): void {
     if (this._attention.isLookedAt && this._isOverdue) {
       this.readSoon();
+    } else if (this._attention.isLookedAt && Date.now() - this._lastRead > POLL_MS) {
+      this.mayBeStale(); // what ended before may have been started again from elsewhere
     }
   }
 
@@ -158,10 +179,12 @@ export class SessionsModel implements IDisposable {
     this._isReading = true;
     this._lastRead = Date.now();
     try {
-      this._snapshot = await this._source.snapshot();
+      const snapshot = await this._source.snapshot();
+      this._snapshot = snapshot;
+      this._sessions = [...snapshot.starts.map(asSession), ...snapshot.sessions];
       this._reach = 'reached';
       this._failures = 0;
-      this._countLooks();
+      this._countExpected();
     } catch (error) {
       this._reach = isAbsent(error) ? 'absent' : 'unreachable';
       this._failures += 1;
@@ -174,16 +197,6 @@ export class SessionsModel implements IDisposable {
     }
   }
 
-  private _countLooks(): void {
-    for (const [kernelId, left] of this._lookedFor) {
-      if (left <= 1 || this.ofKernel(kernelId) !== undefined) {
-        this._lookedFor.delete(kernelId);
-      } else {
-        this._lookedFor.set(kernelId, left - 1);
-      }
-    }
-  }
-
   private _planNext(): void {
     this._isOverdue = false;
     if (this._readAgain) {
@@ -191,8 +204,18 @@ export class SessionsModel implements IDisposable {
       this.readSoon();
     } else if (this._reach === 'unreachable') {
       this._later(Math.min(RETRY_MAX_MS, POLL_MS * 2 ** (this._failures - 1)));
-    } else if (this._reach === 'reached' && (this.isAlive || this._lookedFor.size > 0)) {
+    } else if (this._reach === 'reached' && (this.isAlive || this._expected.size > 0)) {
       this._later(POLL_MS);
+    }
+  }
+
+  private _countExpected(): void {
+    for (const [kernelId, left] of this._expected) {
+      if (left <= 1 || this.ofKernel(kernelId) !== undefined) {
+        this._expected.delete(kernelId);
+      } else {
+        this._expected.set(kernelId, left - 1);
+      }
     }
   }
 
@@ -211,7 +234,8 @@ export class SessionsModel implements IDisposable {
   private readonly _changed = new Signal<this, void>(this);
   private readonly _heard = new Signal<this, IServerEvent>(this);
   private readonly _kernelsSeen = new Set<string>();
-  private readonly _lookedFor = new Map<string, number>();
+  private readonly _expected = new Map<string, number>(); // reads that are left, by kernel
+  private _sessions: ISession[] = [];
   private _snapshot: ISnapshot | null = null;
   private _reach: Reach = 'unread';
   private _failures = 0;

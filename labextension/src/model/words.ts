@@ -4,11 +4,16 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { IBatch, IResources, ISession, IUsage, IWaiting, IWorkload, State } from './seam';
+import { IBatch, IResources, ISession, IStart, IUsage, IWaiting, IWorkload } from './seam';
 
 const MINUTE = 60;
 const HOUR = 3600;
 const DAY = 86_400;
+
+/** Whether there is something to start it again for. A console has a path too, of no file: it is over with its kernel. */
+export function hasNotebook(session: ISession): boolean {
+  return session.kernels.some(kernel => kernel.path?.endsWith('.ipynb'));
+}
 
 /** "2 days 3 h", "1 h 20 min", "5 min", "40 s". */
 export function duration(seconds: number, trans: TranslationBundle): string {
@@ -76,8 +81,11 @@ export function title(workload: ISession | IBatch): string {
   return name || kernel?.kernel_name || workload.workload_id.slice(0, 8);
 }
 
-export function stateWord(state: State, hasFailed: boolean, trans: TranslationBundle): string {
-  switch (state) {
+export function stateWord(workload: IWorkload & { start?: IStart }, trans: TranslationBundle): string {
+  if (workload.start) {
+    return workload.start.state === 'refused' ? trans.__('Refused') : trans.__('Checking');
+  }
+  switch (workload.state) {
     case 'starting':
       return trans.__('Starting');
     case 'ready':
@@ -87,7 +95,7 @@ export function stateWord(state: State, hasFailed: boolean, trans: TranslationBu
     case 'ending':
       return trans.__('Ending');
     case 'ended':
-      return hasFailed ? trans.__('Failed') : trans.__('Ended');
+      return hasFailed(workload) ? trans.__('Failed') : trans.__('Ended');
   }
 }
 

@@ -13,6 +13,7 @@ import {
   clock,
   duration,
   hasFailed,
+  hasNotebook,
   memory,
   memoryShare,
   resources,
@@ -25,6 +26,8 @@ export interface ICardProps {
   workload: ISession | IBatch;
   now: Date;
   isSelected: boolean;
+  /** Its notebook has a later one that is alive. */
+  isReplaced: boolean;
   trans: TranslationBundle;
   act: (name: ActionName, workload: ISession | IBatch) => void;
 }
@@ -50,10 +53,10 @@ export function Card(props: ICardProps): React.JSX.Element {
         >
           {title(workload)}
         </h3>
-        <span className="openai4s-Card-state">{stateWord(workload.state, failed, trans)}</span>
+        <span className="openai4s-Card-state">{stateWord(workload, trans)}</span>
       </div>
       <Told {...props} />
-      {workload.kind === 'SESSION' && workload.state !== 'ended' && (
+      {workload.kind === 'SESSION' && !workload.start && workload.state !== 'ended' && (
         <Ladder conditions={workload.conditions} trans={trans} />
       )}
       <Facts {...props} />
@@ -219,15 +222,20 @@ function Meter({ name, value, share }: { name: string; value: string; share: num
   );
 }
 
-function Buttons({ workload, trans, act }: ICardProps): React.JSX.Element {
+function Buttons({ workload, isReplaced, trans, act }: ICardProps): React.JSX.Element {
   const isAlive = workload.state !== 'ended' && workload.state !== 'ending';
   const isSession = workload.kind === 'SESSION';
   const canBeKept = isSession && workload.kernels.some(kernel => kernel.lease?.can_be_kept);
+  const start = isSession ? workload.start : undefined;
   const buttons: [ActionName, string, boolean][] = [
     ['keep', trans.__('Keep'), isAlive && canBeKept],
-    ['extend', trans.__('Extend'), isAlive && workload.can_extend],
-    ['start-again', trans.__('Start again'), isSession && workload.state === 'ended'],
-    ['log', trans.__('Log'), true],
+    ['extend', trans.__('Extend…'), isAlive && workload.can_extend],
+    [
+      'start-again',
+      start ? trans.__('Try again') : trans.__('Start again'),
+      isSession && workload.state === 'ended' && !isReplaced && (start ? start.path !== null : hasNotebook(workload))
+    ],
+    ['log', trans.__('Log'), !start],
     ['stop', workload.state === 'starting' ? trans.__('Cancel') : trans.__('Stop'), isAlive]
   ];
   return (

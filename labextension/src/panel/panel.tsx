@@ -144,6 +144,7 @@ function Group(
             workload={workload}
             now={now}
             isSelected={workload.workload_id === props.selected}
+            isReplaced={isReplaced(workload, props.model)}
             trans={props.trans}
             act={props.act}
           />
@@ -151,6 +152,13 @@ function Group(
       </ul>
     </section>
   );
+}
+
+/** Its notebook has another session by now, so there is nothing to start again. */
+function isReplaced(workload: ISession | IBatch, model: SessionsModel): boolean {
+  const path = workload.kind === 'SESSION' ? workload.kernels.at(0)?.path : null;
+  const newest = typeof path === 'string' ? model.ofPath(path) : undefined;
+  return newest !== undefined && newest.workload_id !== workload.workload_id && newest.state !== 'ended';
 }
 
 /** What is alive comes first, then the newest. */

@@ -33,28 +33,7 @@ def open_batch(store: Store, new: NewBatch, daemon_id: str, now: float) -> None:
     with store.db.transaction():
         if active(store, new.owner) >= new.max_batches:
             raise Refused(Reason.QUOTA_EXCEEDED, too_many(new.max_batches))
-        store.db.write(
-            "insert_workload",
-            workload_id=new.workload_id,
-            kind=Kind.BATCH,
-            owner=new.owner,
-            profile=new.profile,
-            spec=rows.spec_text(new.spec),
-            daemon_id=daemon_id,
-            epoch=1,
-            now=now,
-        )
-        store.db.write(
-            "insert_allocation",
-            allocation_id=new.allocation_id,
-            workload_id=new.workload_id,
-            epoch=1,
-            token=new.token,
-            backend=new.backend,
-            nodes=1,
-            now=now,
-        )
-        store.note(new.workload_id, "opened", new.owner, None, new.profile, now)
+        store.open_workload(new, Kind.BATCH, daemon_id, now)
 
 
 def active(store: Store, owner: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..models import Kind
+from ..reasons import Reason
 from . import rows
 from .rows import DaemonRow
 from .store import Store
@@ -40,7 +41,8 @@ def adopt(store: Store, dead: DaemonRow, daemon_id: str, now: float, kind: Kind 
 
     `kind`: only what is of that kind.
 
-    A submission whose fate it left open gets its settle window anew: the call may still be on its way.
+    A submission whose fate it left open gets its settle window anew: the call may still be on its way. Sessions are
+    wished stopped in the same commit, since their kernels' secrets died with the process: nobody would do it later.
     """
     with store.db.transaction():
         taken = store.db.rows("adopt", daemon_id=daemon_id, dead=dead.daemon_id, beat_at=dead.beat_at, kind=kind)
@@ -48,4 +50,7 @@ def adopt(store: Store, dead: DaemonRow, daemon_id: str, now: float, kind: Kind 
         for (workload_id,) in taken:
             store.db.write("restamp_unknown", workload_id=workload_id, now=now)
             store.note(workload_id, "adopted", daemon_id, None, f"from {dead.daemon_id}", now)
+            workload = store.workload(workload_id)
+            if workload is not None and workload.kind is Kind.SESSION:  # a BATCH needs nobody, and goes on
+                store.wish_stopped(workload_id, Reason.SERVER_GONE, "", f"daemon {daemon_id}", now)
         return [workload_id for (workload_id,) in taken]

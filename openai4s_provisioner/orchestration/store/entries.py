@@ -39,6 +39,7 @@ class NewBatch:
     backend: str
     spec: BatchSpec
     max_batches: int
+    nodes: int = 1
 
 
 @dataclass(frozen=True)

@@ -54,16 +54,8 @@ def open_epoch(store: Store, old_id: str, ending: Ending, new: NewEpoch, daemon_
         )
         if opened != 1:
             raise IllegalTransition("the workload moved on before it could be recovered")
-        store.db.write(
-            "insert_allocation",
-            allocation_id=new.allocation_id,
-            workload_id=old.workload_id,
-            epoch=old.epoch + 1,
-            token=new.token,
-            backend=old.backend,
-            nodes=old.nodes,
-            now=now,
-        )
+        attempt = (old.workload_id, new.allocation_id, old.epoch + 1, new.token)
+        store.insert_attempt(*attempt, old.backend, old.nodes, now)
         for kernel_id, launch_id in new.launches.items():
             names = {"workload_id": old.workload_id, "kernel_id": kernel_id, "launch_id": launch_id}
             store.db.write("insert_launch", now=now, **names)

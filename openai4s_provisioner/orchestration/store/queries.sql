@@ -177,11 +177,21 @@ UPDATE allocation SET waiting = :waiting, backend_detail = :backend_detail, esti
     estimate_as_of = CASE WHEN :estimated_start IS NOT NULL THEN :now END, position = :position
 WHERE allocation_id = :allocation_id;
 
+-- name: set_paused
+UPDATE allocation SET paused_since = :now WHERE allocation_id = :allocation_id AND paused_since IS NULL;
+
+-- name: set_resumed
+UPDATE allocation SET paused_since = NULL, resumed_at = :now
+WHERE allocation_id = :allocation_id AND paused_since IS NOT NULL;
+
 -- name: set_way
 UPDATE allocation SET waiting = :waiting WHERE allocation_id = :allocation_id AND phase = 'GRANTED';
 
 -- name: set_ends_at
-UPDATE allocation SET ends_at = :ends_at WHERE allocation_id = :allocation_id;
+UPDATE allocation SET ends_at = :ends_at WHERE allocation_id = :allocation_id AND extensions = :extensions;
+
+-- name: put_end_off
+UPDATE allocation SET ends_at = :ends_at, extensions = extensions + 1 WHERE allocation_id = :allocation_id;
 
 -- name: set_end_warned
 UPDATE allocation SET end_warned_for = :warned_for WHERE allocation_id = :allocation_id;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from dataclasses import asdict, dataclass
 
 from ..models import (
@@ -45,6 +46,15 @@ class Situation:
         """Since when a worker that is still wanted has had no connection; None while all have one."""
         away = [worker.link_since for worker in self.workers if not worker.connected and worker.ended_at is None]
         return min(away, default=None)
+
+    @property
+    def pause(self) -> str:
+        """For a person: that it is paused, and since when; "" for one that is not."""
+        since, phase = self.allocation.paused_since, self.workload.phase
+        if since is None or phase not in (Phase.GRANTED, Phase.ACTIVE):
+            return ""
+        at = time.strftime("%H:%M", time.localtime(since))
+        return f"Paused by the site since {at}; it goes on by itself, with everything that is in the kernel's memory."
 
     @property
     def interrupted_place(self) -> str:
@@ -172,6 +182,9 @@ def allocation_from(row: sqlite3.Row) -> Allocation:
         estimate_as_of=row["estimate_as_of"],
         position=row["position"],
         ends_at=row["ends_at"],
+        extensions=row["extensions"],
+        paused_since=row["paused_since"],
+        resumed_at=row["resumed_at"],
         end_warned_for=row["end_warned_for"],
     )
 

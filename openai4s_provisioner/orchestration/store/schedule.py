@@ -55,20 +55,27 @@ def note_queued(store: Store, allocation_id: str, queued: Queued, now: float) ->
     )
 
 
+def note_pause(store: Store, allocation: Allocation, is_paused: bool, now: float) -> None:
+    """The site has paused it, or lets it go on: who is silent in between is not late."""
+    with store.db.transaction():
+        store.db.write("set_paused" if is_paused else "set_resumed", allocation_id=allocation.allocation_id, now=now)
+        store.note(allocation.workload_id, "paused" if is_paused else "resumed", "the site", None, "", now)
+
+
 def note_way(store: Store, allocation_id: str, waiting: str) -> None:
     """Why a worker of an allocation that runs does not come; "" takes it back."""
     store.db.write("set_way", allocation_id=allocation_id, waiting=waiting[:_MAX_WORDS])
 
 
-def note_end(store: Store, allocation_id: str, ends_at: float) -> None:
-    """The backend's word."""
-    store.db.write("set_ends_at", allocation_id=allocation_id, ends_at=ends_at)
+def note_end(store: Store, allocation_id: str, ends_at: float, extensions: int) -> None:
+    """The backend's word, which it was asked for after so many extensions; nothing, if there are more by now."""
+    store.db.write("set_ends_at", allocation_id=allocation_id, ends_at=ends_at, extensions=extensions)
 
 
 def extended(store: Store, allocation: Allocation, ends_at: float, seconds: int, actor: str, now: float) -> None:
     """A person's wish that the backend fulfilled: the new end, and who asked for it."""
     with store.db.transaction():
-        store.db.write("set_ends_at", allocation_id=allocation.allocation_id, ends_at=ends_at)
+        store.db.write("put_end_off", allocation_id=allocation.allocation_id, ends_at=ends_at)
         store.note(allocation.workload_id, "extended", actor, None, f"by {seconds} s", now)
 
 

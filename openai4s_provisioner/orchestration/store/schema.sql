@@ -64,6 +64,9 @@ CREATE TABLE allocation (
     position INTEGER CHECK (position >= 0),
     ends_at REAL,
     end_warned_for REAL,
+    extensions INTEGER NOT NULL DEFAULT 0 CHECK (extensions >= 0),
+    paused_since REAL,
+    resumed_at REAL,
     UNIQUE (workload_id, epoch),
     -- A handle settles the question whether the submission landed; without one nothing can be further than submitting.
     CHECK (handle IS NULL OR submit_unknown_since IS NULL),

@@ -27,7 +27,7 @@ from ..models import (
 from ..phases import PhaseEvent, ending_event, next_phase
 from ..reasons import Reason
 from . import rows
-from .entries import Ending, NewSession
+from .entries import Ending, NewBatch, NewSession
 from .rows import EventRow, LaunchRow, Situation
 from .sqlite import Database
 
@@ -61,29 +61,8 @@ class Store:
                 raise Refused(
                     Reason.INVALID_SPEC, "This kernel already holds a session. Restart it, or shut it down first."
                 )
-            self.db.write(
-                "insert_workload",
-                workload_id=new.workload_id,
-                kind=Kind.SESSION,
-                owner=new.owner,
-                profile=new.profile,
-                spec=rows.spec_text(new.spec),
-                daemon_id=daemon_id,
-                epoch=1,
-                now=now,
-            )
-            self.db.write(
-                "insert_allocation",
-                allocation_id=new.allocation_id,
-                workload_id=new.workload_id,
-                epoch=1,
-                token=new.token,
-                backend=new.backend,
-                nodes=new.nodes,
-                now=now,
-            )
+            self.open_workload(new, Kind.SESSION, daemon_id, now)
             self._bind(new.workload_id, new.kernel_id, new.launch_id, new.spec.notebook_path, new.leases, now)
-            self.note(new.workload_id, "opened", new.owner, None, new.profile, now)
 
     def bind_launch(
         self, workload_id: str, kernel_id: str, launch_id: str, notebook_path: str, leases: LeasePolicy, now: float
@@ -356,6 +335,27 @@ class Store:
             bindings=tuple(map(rows.binding_from, self.db.rows("bindings", workload_id=workload_id))),
             launches=tuple(map(rows.launch_from, self.db.rows("current_launches", workload_id=workload_id))),
         )
+
+    def open_workload(self, new: NewSession | NewBatch, kind: Kind, daemon_id: str, now: float) -> None:
+        self.db.write(
+            "insert_workload",
+            workload_id=new.workload_id,
+            kind=kind,
+            owner=new.owner,
+            profile=new.profile,
+            spec=rows.spec_text(new.spec),
+            daemon_id=daemon_id,
+            epoch=1,
+            now=now,
+        )
+        self.insert_attempt(new.workload_id, new.allocation_id, 1, new.token, new.backend, new.nodes, now)
+        self.note(new.workload_id, "opened", new.owner, None, new.profile, now)
+
+    def insert_attempt(
+        self, workload_id: str, allocation_id: str, epoch: int, token: str, backend: str, nodes: int, now: float
+    ) -> None:
+        names = {"workload_id": workload_id, "allocation_id": allocation_id, "token": token, "backend": backend}
+        self.db.write("insert_allocation", epoch=epoch, nodes=nodes, now=now, **names)
 
     def _bind(
         self, workload_id: str, kernel_id: str, launch_id: str, notebook_path: str, leases: LeasePolicy, now: float

@@ -16,6 +16,8 @@ from .store import Store
 MOST_OPEN = 32  # in one allocation
 _MAX_DETAIL_CHARS = 2048
 
+SHORTEST_ID = 4  # characters of a workload's id that name it
+
 
 @dataclass(frozen=True)
 class HeldKernel:
@@ -131,11 +133,17 @@ def held_kernels(store: Store) -> list[HeldKernel]:
     return [HeldKernel(*row) for row in store.db.rows("task_kernels")]
 
 
+def kernels_named(store: Store, name: str) -> list[HeldKernel]:
+    """Those that go by its id or its session's, or the beginning of one, or by its notebook or the end of that."""
+    held = held_kernels(store) if name else []
+    found = [one for one in held if one.kernel_id.startswith(name) or one.notebook_path == name]
+    found = found or [one for one in held if len(name) >= SHORTEST_ID and one.workload_id.startswith(name)]
+    return found or [one for one in held if one.notebook_path.endswith(f"/{name}")]
+
+
 def kernel_named(store: Store, name: str) -> HeldKernel:
-    """The kernel that is meant by its id or its beginning, or by its notebook or its end. Raises Refused."""
-    held = held_kernels(store)
-    found = [one for one in held if name and (one.kernel_id.startswith(name) or one.notebook_path == name)]
-    found = found or [one for one in held if name and one.notebook_path.endswith(f"/{name}")]
+    """The one that is meant. Raises Refused."""
+    held, found = held_kernels(store), kernels_named(store, name)
     if len(found) == 1:
         return found[0]
     if found:

@@ -43,8 +43,10 @@ class StoreThread:
         return self._executor.submit(call)
 
     async def run(self, method: Callable[Concatenate[Store, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same, awaited."""
-        return await asyncio.shield(asyncio.wrap_future(self.submit(method, *args, **kwargs)))
+        """The same, awaited. It goes on when nobody waits for it any more; how it ends is then nobody's."""
+        answer = asyncio.wrap_future(self.submit(method, *args, **kwargs))
+        answer.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # not "never retrieved"
+        return await asyncio.shield(answer)
 
     def close(self) -> None:
         """Finish what is queued, close the file, end the thread. Idempotent."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from openai4s_backend_local import create_backend as create_local
+from openai4s_provisioner.orchestration.errors import Refused
 from openai4s_provisioner.orchestration.models import ExternalHandle, ResourceProfile
 from openai4s_provisioner.orchestration.ports import (
     AllocationRequest,
@@ -24,6 +25,7 @@ from openai4s_provisioner.orchestration.ports import (
     Observed,
     SubmitResult,
 )
+from openai4s_provisioner.orchestration.reasons import Reason
 
 NAME = "queue"
 WAITING = "waiting for a machine"
@@ -37,10 +39,12 @@ class LocalBackendWithAQueue:
     def __init__(self, local: Any, room: Path, submissions: Path) -> None:
         self._local = local
         self._room = room
+        self._never = room.with_name("never")  # exists: what is queued can never run, and why
         self._submissions = submissions
         self._queued: dict[str, AllocationRequest] = {}
         self._left: set[str] = set()
-        self._ends: dict[str, float] = {}  # of those that run
+        self._began: dict[str, float] = {}  # of those that run
+        self._ends: dict[str, float] = {}
         self._expected_at = time.time() + EXPECTED_IN_S
 
     def check_profile(self, profile: ResourceProfile) -> None:
@@ -66,6 +70,11 @@ class LocalBackendWithAQueue:
             request = self._queued.get(handle.value)
             if handle.value in self._left:
                 seen[handle] = Observation(Observed.CANCELLED)
+            elif request is not None and self._never.exists():
+                told = self._never.read_text()
+                seen[handle] = Observation(
+                    Observed.FAILED, Reason.UNSCHEDULABLE, backend_detail="(never)", explanation=told
+                )
             elif request is not None and not self._room.exists():
                 seen[handle] = Observation(
                     Observed.PENDING,
@@ -77,7 +86,8 @@ class LocalBackendWithAQueue:
             else:
                 if request is not None:
                     await self._local.submit(self._queued.pop(handle.value))
-                    self._ends[handle.value] = time.time() + request.profile.walltime_s
+                    self._began[handle.value] = time.time()
+                    self._ends[handle.value] = self._began[handle.value] + request.profile.walltime_s
                 local = ExternalHandle("local", handle.value)
                 found = (await self._local.observe([local]))[local]
                 seen[handle] = replace(found, ends_at=self._ends.get(handle.value))
@@ -87,8 +97,13 @@ class LocalBackendWithAQueue:
         return profile.max_walltime_s > 0
 
     async def extend(self, handle: ExternalHandle, profile: ResourceProfile, seconds: int) -> float:
-        self._ends[handle.value] += seconds
-        return self._ends[handle.value]
+        later = self._ends[handle.value] + seconds
+        if later > self._began[handle.value] + profile.max_walltime_s:
+            raise Refused(
+                Reason.POLICY_REJECTED, f"This site lets nobody run for longer than {profile.max_walltime_s} s."
+            )
+        self._ends[handle.value] = later
+        return later
 
     async def cancel(self, handle: ExternalHandle) -> None:
         if self._queued.pop(handle.value, None) is not None:
@@ -112,6 +127,11 @@ class LocalBackendWithAQueue:
     async def isolates_session_credentials(
         self, profile: ResourceProfile, private_network: bool = False
     ) -> IsolationVerdict:
+        """Only once the file `hold` is gone, and not at all where `refuse` is."""
+        while (self._room.parent / "hold").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        if (self._room.parent / "refuse").exists():
+            return IsolationVerdict(False, "This place has an open door. Ask its administrator to close it.")
         verdict: IsolationVerdict = await self._local.isolates_session_credentials(profile, private_network)
         return verdict
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from checks.parts.server import Server
 from .conftest import WAITING, Queue, StartServer, sessions, shown, until, waits
 
 pytestmark = pytest.mark.anyio
+NOTEBOOK = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
 
 
 async def act(server: Server, path: str, body: Any = None, expected: int = 200) -> Any:
@@ -42,13 +44,14 @@ async def in_state(server: Server, workload_id: str, state: str) -> Any:
 
 
 async def test_chosen_resources_reach_the_queue_and_are_used_again(
-    queue: Queue, start_server: StartServer, no_process_left: Any
+    queue: Queue, start_server: StartServer, work: Path, no_process_left: Any
 ) -> None:
+    (work / "a.ipynb").write_text(NOTEBOOK)
     async with start_server() as server:
         profile, _ = (await shown(server, "profiles"))["profiles"]
         assert profile["limits"] == {"cpus": 2, "memory_mb": 8000, "gpus": 1, "walltime_s": 3600, "nodes": 1}
         kernel_id = str(uuid.uuid4())
-        chosen = {"kernel_id": kernel_id, "profile": "waits", "kernel_name": queue.kernel, "path": "a.ipynb"}
+        chosen = {"kernel_id": kernel_id, "profile": "waits", "kernel_name": queue.kernel}
         too_much = await act(server, "launches", chosen | {"resources": {"memory_mb": 8001}}, 400)
         assert "memory_mb = 8001 is more than profile 'waits' allows: ask for at most 8000 MB" in too_much["message"]
         await act(server, "launches", chosen | {"resources": {"memory_mb": 8000, "walltime_s": 600}}, 201)
@@ -82,6 +85,42 @@ async def test_chosen_resources_reach_the_queue_and_are_used_again(
         assert server.stop() == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "told"),
+    [
+        ("Console 1", "console", "There is no notebook Console 1 any more, or there never was one."),
+        ("gone.ipynb", "notebook", "There is no notebook gone.ipynb any more"),
+        ("notes.txt", "file", "notes.txt is not a notebook."),
+        (None, None, "belonged to no notebook of this server."),
+    ],
+)
+async def test_what_no_notebook_would_be_connected_to_is_not_started_again(
+    queue: Queue,
+    start_server: StartServer,
+    work: Path,
+    no_process_left: Any,
+    name: str | None,
+    kind: str | None,
+    told: str,
+) -> None:
+    (work / "notes.txt").touch()
+    async with start_server() as server:
+        if name is None:
+            await server.ask("POST", "api/kernels", {"name": queue.kernel})
+        else:
+            body = {"path": f"{name}-uuid", "name": name, "type": kind, "kernel": {"name": queue.kernel}}
+            await server.ask("POST", "api/sessions", body)
+        await until(lambda: waits(server), "it is in the queue")
+        workload_id = (await newest(server))["workload_id"]
+        await act(server, f"sessions/{workload_id}/stop", expected=202)
+        await in_state(server, workload_id, "ended")
+        refused = await act(server, f"sessions/{workload_id}/start-again", expected=409)
+        assert told in refused["message"]
+        assert refused["message"].endswith("Open a new notebook or console with the same kernel instead.")
+        assert len(await sessions(server)) == len(queue.submissions) == 1
+        assert server.stop() == 0
+
+
 async def test_keep_extend_tasks_and_logs(queue: Queue, start_server: StartServer, no_process_left: Any) -> None:
     queue.open()
     async with start_server() as server:
@@ -89,12 +128,22 @@ async def test_keep_extend_tasks_and_logs(queue: Queue, start_server: StartServe
         workload_id = (await newest(server))["workload_id"]
         await in_state(server, workload_id, "ready")
         here = f"sessions/{workload_id}"
-        before = (await shown(server, here))["lease_ends_at"]
+
+        async def lease_end() -> Any:
+            return (await shown(server, here))["lease_ends_at"]
+
+        before = await until(lease_end, "its worker has told that it is idle")
         assert (await act(server, f"{here}/keep"))["lease_ends_at"] > before
         running = await shown(server, here)
         assert running["can_extend"]
+        assert running["most_extension_s"] == 3600, "its profile allows two hours, and it has one"
+        too_long = await act(server, f"{here}/extend", {"seconds": running["most_extension_s"] + 120}, 409)
+        assert (too_long["reason"], "lets nobody run for longer" in too_long["message"]) == ("POLICY_REJECTED", True)
         later = await act(server, f"{here}/extend", {"seconds": 600})
         assert later["walltime_ends_at"] > running["walltime_ends_at"]
+        assert later["most_extension_s"] == 3000
+        last = await act(server, f"{here}/extend", {"seconds": later["most_extension_s"]})
+        assert (last["can_extend"], last["most_extension_s"]) == (False, 0), "as far as its profile allows"
 
         task = await act(server, f"{here}/tasks", {"argv": ["sh", "-c", "exit 5"]}, 201)
 
@@ -107,9 +156,11 @@ async def test_keep_extend_tasks_and_logs(queue: Queue, start_server: StartServe
 
         log = await shown(server, f"{here}/log?lines=3")
         assert 1 <= len(log["lines"]) <= 3
+        assert log.keys() == {"lines", "ranks", "end"}, "and not where it lies: beside the credentials"
         following = asyncio.ensure_future(followed(server, f"{here}/log?follow=1"))
         assert (await server.ask("DELETE", f"api/sessions/{opened['id']}")).code == 204
-        assert (await asyncio.wait_for(following, 40)).endswith("event: end\ndata:\n\n"), "the stream ends with it"
+        *_, last, _ = (await asyncio.wait_for(following, 40)).split("\n\n")
+        assert last.startswith("event: end\ndata: The session was stopped at its owner's request."), "it ends with it"
         await act(server, f"{here}/keep", expected=409)
         await act(server, f"{here}/tasks", {"argv": ["true"]}, 409)
         assert server.stop() == 0
@@ -122,7 +173,7 @@ async def test_a_session_whose_time_is_fixed_is_not_extended(
     async with start_server() as server:
         await server.started_session(queue.kernel.replace("waits", "fixed"), "a.ipynb")
         session = await newest(server)
-        assert (session["profile"], session["can_extend"]) == ("fixed", False)
+        assert (session["profile"], session["can_extend"], session["most_extension_s"]) == ("fixed", False, 0)
         assert session["walltime_ends_at"] is not None
         refused = await act(server, f"sessions/{session['workload_id']}/extend", {"seconds": 60}, 409)
         assert "cannot be extended here" in refused["message"]
@@ -141,8 +192,9 @@ async def followed(server: Server, path: str) -> str:
 
 
 async def test_a_session_is_stopped_by_name_while_it_runs_and_its_kernel_is_shown_dead(
-    queue: Queue, start_server: StartServer, no_process_left: Any
+    queue: Queue, start_server: StartServer, work: Path, no_process_left: Any
 ) -> None:
+    (work / "a.ipynb").write_text(NOTEBOOK)
     queue.open()
     async with start_server() as server:
         opened = await server.open_session(queue.kernel, "a.ipynb")
@@ -159,7 +211,11 @@ async def test_a_session_is_stopped_by_name_while_it_runs_and_its_kernel_is_show
             return (await server.ask("GET", f"api/kernels/{opened['kernel']['id']}")).code == 404
 
         await until(is_gone, "Jupyter's restarter gives the kernel up")
-        again = await act(server, f"sessions/{workload_id}/start-again", expected=202)
+        wrong = await act(server, f"sessions/{workload_id}/start-again", {"make_session": "no"}, 400)
+        assert "make_session" in wrong["message"]
+        again = await act(server, f"sessions/{workload_id}/start-again", {"make_session": False}, 202)
+        assert json.loads((await server.ask("GET", "api/sessions")).body) == [], "a page makes its own"
+        assert (await server.ask("GET", f"api/kernels/{again['kernel_id']}")).code == 200
 
         async def is_ready() -> bool:
             return bool((await newest(server))["kernels"][0]["kernel_id"] == again["kernel_id"])

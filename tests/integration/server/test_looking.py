@@ -13,7 +13,7 @@ from tornado.websocket import websocket_connect
 
 from checks.parts.server import running_server
 
-from .conftest import DEADLINE_S, shown
+from .conftest import DEADLINE_S, shown, until
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +32,12 @@ async def test_a_session_is_shown_with_its_conditions_and_its_notebook(
         opened = await server.open_session(session_kernel, "sub/a.ipynb")
         async with server.channels(opened["kernel"]["id"]) as channels:
             assert (await channels.execute("1+1"))["status"] == "ok"
-        (session,) = (await shown(server, "sessions"))["sessions"]
+
+        async def is_idle() -> Any:  # its worker tells that a moment after the answer
+            (session,) = (await shown(server, "sessions"))["sessions"]
+            return session if session["lease_ends_at"] else None
+
+        session = await until(is_idle, "the clock of its lease runs")
         assert session["state"] == "ready"
         assert [each["met"] for each in session["conditions"]] == [True] * 4
         (kernel,) = session["kernels"]

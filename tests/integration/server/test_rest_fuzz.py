@@ -41,11 +41,14 @@ async def ended_session(server: Server, kernel: str) -> str:
 
 
 def ended_command(work: Path) -> str:
-    cli = [sys.executable, "-m", "openai4s_provisioner.jupyter.cli"]
-    run = {"check": True, "capture_output": True, "text": True, "cwd": work, "timeout": 60}
-    submit = [*cli, "submit", "--profile", "default", "--", "sh", "-c", "echo hello"]
-    workload_id: str = subprocess.run(submit, **run).stdout.strip()  # type: ignore[call-overload]
-    subprocess.run([*cli, "wait", workload_id], **run)  # type: ignore[call-overload]
+    def run(*words: str) -> str:
+        cli = [sys.executable, "-m", "openai4s_provisioner.jupyter.cli", *words]
+        done = subprocess.run(cli, check=False, capture_output=True, text=True, cwd=work, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    workload_id = run("submit", "--profile", "default", "--", "sh", "-c", "echo hello")
+    run("wait", workload_id)
     return workload_id
 
 

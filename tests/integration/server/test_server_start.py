@@ -174,3 +174,25 @@ def test_the_extension_is_enabled_by_installing_the_package(place: Any) -> None:
     lines = [line.strip() for line in (listed.stdout + listed.stderr).splitlines() if "openai4s_provisioner" in line]
     assert any("enabled" in line for line in lines), lines
     assert any("OK" in line for line in lines), lines
+
+
+async def test_a_refused_start_is_lines_of_the_server_s_log_and_no_traceback(
+    place: Place,
+    session_kernel: str,
+    start_server: StartServer,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_until: Any,
+) -> None:
+    """With its sentence, whoever writes it; what goes wrong in a program keeps its traceback."""
+    monkeypatch.setenv("PATH", str(place.root / "nothing is here"))
+    async with start_server() as server:
+        await server.ask("POST", "api/kernels", {"name": session_kernel})
+        log = place.root / "server.log"
+        told = "Error waiting for kernel manager ready"
+        wait_until(lambda: told in log.read_text(), "Jupyter has said it, too", 20)
+        assert "Traceback" not in log.read_text()
+        lines = [line for line in log.read_text().splitlines() if "bubblewrap" in line]
+        assert any("refused a request of" in line for line in lines)
+        assert any(f"{told}: " in line for line in lines)
+        assert all(line.startswith(("[W ", "[E ")) for line in lines), lines
+        assert server.stop() == 0

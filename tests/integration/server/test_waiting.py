@@ -183,6 +183,30 @@ async def test_jupyterlab_s_double_start_ends_with_one_allocation(
         assert server.stop() == 0
 
 
+async def test_what_can_never_run_ends_with_the_sentences_that_say_why(
+    start_server: StartServer, queue: Queue, no_process_left: Any
+) -> None:
+    async with start_server() as server:
+        await waiting_session(server, queue)
+        why = "It asks for more than there is. Choose less memory."
+        (queue.folder / "never").write_text(why)
+
+        async def over() -> Any:
+            return next((each for each in await sessions(server) if each["state"] == "ended"), None)
+
+        session = await until(over, "it is over")
+        assert session["reason"] | {"actor": ""} == {
+            "code": "UNSCHEDULABLE",
+            "sentence": "No machine can ever satisfy this request.",
+            "detail": why,
+            "remedy": "Choose a smaller profile.",
+            "actor": "",
+        }
+        assert session["sentence"] == f"No machine can ever satisfy this request. {why} Choose a smaller profile."
+        assert session["detail"] == "(never)"
+        assert server.stop() == 0
+
+
 async def test_with_blocking_starts_a_server_that_ends_leaves_nothing_queued_either(
     queue: Queue, start_server: StartServer, no_process_left: Any
 ) -> None:

@@ -144,7 +144,7 @@ WRONG = {
     "an id that is too long": ("launches", {"kernel_id": LONG, "kernel_name": "python3"}, "longer than 36"),
     "no such kernelspec": ("launches", {"kernel_id": KERNEL, "kernel_name": "none"}, "no kernelspec 'none'"),
     "another kernel": ("launches", {"kernel_id": KERNEL, "kernel_name": "python3"}, "starts no session"),
-    "a path with a NUL": ("launches", {"kernel_id": KERNEL, "kernel_name": "S", "path": "\0"}, "NUL"),
+    "a path with a NUL": ("launches", {"kernel_id": KERNEL, "kernel_name": "\0"}, "NUL"),
     "no such profile": ("launches", {"kernel_id": KERNEL, "kernel_name": "S", "profile": "p"}, "no profile 'p'"),
     "no such resource": ("launches", {"kernel_id": KERNEL, "kernel_name": "S", "resources": {"x": 1}}, "resources.x"),
     "text for a number": (

@@ -1,16 +1,17 @@
-"""Granted accelerators inside a real sandbox, with device files that are made for the test: as root, and as nobody."""
+"""Granted accelerators inside a real sandbox, with device files made for the test, in a /dev that only it has."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import stat
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from checks.parts.own_devices import command_beside, private_devices
 
 PROGRAM = """
 import os, sys
@@ -47,64 +48,51 @@ loop.run()
 kernel.close()
 """
 LOOK = "ls -d /dev/nvidia* /dev/infiniband/* 2>/dev/null; echo CUDA=$CUDA_VISIBLE_DEVICES ZE=$ZE_AFFINITY_MASK"
-LOCK = "/run/lock/openai4s-device-tests"
-MAJOR = 240  # for local use: no driver answers
 
 
 @pytest.fixture
-def cards() -> Iterator[list[str]]:
-    """Three cards that anybody may open, one that only root may, and what cards share."""
+def cards() -> Iterator[int]:
+    """Three cards that anybody may open, one that only root may, and what cards share; the process that has them."""
     if os.getuid() != 0:
         pytest.skip("only root makes device files")
-    made = {"nvidia90": 0o666, "nvidia91": 0o666, "nvidia92": 0o666, "nvidia93": 0o600, "nvidiactl": 0o666}
-    paths = [f"/dev/{name}" for name in made]
-    with open(LOCK, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the machine has one /dev, and cards are counted
-        yield from devices(paths, list(made.values()))
+    modes = {"nvidia90": 0o666, "nvidia91": 0o666, "nvidia92": 0o666, "nvidia93": 0o600, "nvidiactl": 0o666}
+    with private_devices(modes) as holder:
+        yield holder
 
 
-def devices(paths: list[str], modes: list[int]) -> Iterator[list[str]]:
-    for number, (path, mode) in enumerate(zip(paths, modes, strict=True)):
-        os.mknod(path, stat.S_IFCHR | mode, os.makedev(MAJOR, number))
-        os.chmod(path, mode)
-    try:
-        yield paths
-    finally:
-        for path in paths:
-            os.unlink(path)
-
-
-def inside(user: Any, program: Path, look: str, **environment: str) -> list[str]:
+def inside(cards: int, user: Any, program: Path, look: str, **environment: str) -> list[str]:
     """What a command sees in a sandbox that this account makes in such an environment."""
     root = user.home / "devices"
     copy = user.home / "worker.pyz"
     if not copy.exists():
         copy.write_bytes(program.read_bytes())
         copy.chmod(0o644)
-    done = user.run([sys.executable, "-c", PROGRAM, str(root), str(copy), look], env=environment)
+    argv = command_beside(cards, user.uid, user.gid, [sys.executable, "-c", PROGRAM, str(root), str(copy), look])
+    account = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "USER": user.name, "HOME": str(user.home)}
+    done = subprocess.run(argv, env=account | environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    return list(done.stdout.splitlines())
+    return done.stdout.splitlines()
 
 
 def test_an_ordinary_user_sees_the_granted_card_under_its_new_number(
-    cards: list[str], ordinary_user: Any, program: Path
+    cards: int, ordinary_user: Any, program: Path
 ) -> None:
-    seen = inside(ordinary_user, program, LOOK, CUDA_VISIBLE_DEVICES="1")
+    seen = inside(cards, ordinary_user, program, LOOK, CUDA_VISIBLE_DEVICES="1")
     assert seen == ["/dev/nvidia91", "/dev/nvidiactl", "CUDA=0 ZE="]
-    seen = inside(ordinary_user, program, LOOK, CUDA_VISIBLE_DEVICES="2,0")
+    seen = inside(cards, ordinary_user, program, LOOK, CUDA_VISIBLE_DEVICES="2,0")
     assert seen == ["/dev/nvidia90", "/dev/nvidia92", "/dev/nvidiactl", "CUDA=1,0 ZE="]
 
 
 def test_what_may_not_be_opened_is_not_shown_and_nothing_is_when_nothing_was_granted(
-    cards: list[str], ordinary_user: Any, program: Path
+    cards: int, ordinary_user: Any, program: Path
 ) -> None:
-    assert "/dev/nvidia93" not in inside(ordinary_user, program, LOOK), "no word: what can be opened"
-    assert inside(ordinary_user, program, LOOK, CUDA_VISIBLE_DEVICES="NoDevFiles") == ["CUDA=NoDevFiles ZE="]
+    assert "/dev/nvidia93" not in inside(cards, ordinary_user, program, LOOK), "no word: what can be opened"
+    assert inside(cards, ordinary_user, program, LOOK, CUDA_VISIBLE_DEVICES="NoDevFiles") == ["CUDA=NoDevFiles ZE="]
 
 
 def test_a_device_inside_is_the_device_and_not_a_file_of_its_name(
-    cards: list[str], ordinary_user: Any, program: Path
+    cards: int, ordinary_user: Any, program: Path
 ) -> None:
     look = "stat -c '%F %Hr:%Lr' /dev/nvidia90; (: < /dev/nvidia90) 2>&1 | grep -c 'No such device'"
-    seen = inside(ordinary_user, program, look, CUDA_VISIBLE_DEVICES="0")
+    seen = inside(cards, ordinary_user, program, look, CUDA_VISIBLE_DEVICES="0")
     assert seen == ["character special file 240:0", "1"], "the system looked for a driver: it let the program at it"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,16 @@ def test_an_option_counts_more_than_the_configuration(configured: Path) -> None:
 def test_every_command_that_reads_state_can_be_told_where_it_lies(command: str) -> None:
     arguments = _parser().parse_args([*command.split(), "--state-dir", "/s", "--cluster-toml", "/c"])
     assert (arguments.state_dir, arguments.cluster_toml) == ("/s", "/c")
+
+
+def test_what_a_backend_logs_is_not_said_beside_the_one_sentence() -> None:
+    program = (
+        "import logging\n"
+        "from openai4s_provisioner.jupyter.cli_settings import run_here\n"
+        "async def work():\n"
+        "    logging.getLogger('a_backend').warning('refused')\n"
+        "    return 3\n"
+        "raise SystemExit(run_here(work()))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (3, "")

@@ -102,12 +102,40 @@ def test_it_ends_as_the_launcher_does(
     step.close()
 
 
+def test_what_the_launcher_says_is_no_output_and_comes_with_the_end(loop: Loop, tmp_path: Path, turn: Turn) -> None:
+    heard = Heard()
+    talks = "import sys; print('result'); print('no copy on node 7', file=sys.stderr); sys.exit(1)"
+    step = steps(loop, tmp_path, sys.executable, "-c", talks)(LAUNCH, heard.events.append, heard)
+    step.start()
+    turn(lambda: heard.events[1:], "the launcher to end")
+    assert heard.text == b"result\n"
+    assert heard.events[1]["launcher"] == "no copy on node 7"
+    step.close()
+
+
+def test_a_launcher_that_talks_without_end_is_heard_out_and_its_last_words_are_kept(
+    loop: Loop, tmp_path: Path, turn: Turn
+) -> None:
+    heard = Heard()
+    talks = "import sys; [print('retrying', n, file=sys.stderr) for n in range(100_000)]; sys.exit(1)"
+    step = steps(loop, tmp_path, sys.executable, "-c", talks)(LAUNCH, heard.events.append, heard)
+    step.start()
+    step.hold_output(True)  # the reader of the output is slow, which is no reason to hold the launcher up
+    turn(lambda: step._words_pipe < 0, "the launcher to have said it all")
+    step.hold_output(False)
+    turn(lambda: heard.events[1:], "the launcher to end")
+    assert heard.events[1]["launcher"].endswith("retrying 99999")
+    assert len(heard.events[1]["launcher"]) <= 1500
+    step.close()
+
+
 def test_a_launcher_that_cannot_be_started_is_said(loop: Loop, tmp_path: Path, turn: Turn) -> None:
     heard = Heard()
     step = steps(loop, tmp_path, str(tmp_path / "absent"))(LAUNCH, heard.events.append, heard)
     step.start()
     turn(lambda: heard.events, "the end")
-    assert "cannot be started on every rank" in heard.text.decode()
+    assert "cannot be started on every rank" in heard.events[0]["launcher"]
+    assert heard.text == b""
     assert heard.events[0]["exit_code"] is None
     step.close()
 

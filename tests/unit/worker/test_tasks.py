@@ -31,8 +31,8 @@ class FakeCommand:
     def close(self) -> None:
         self.closed = True
 
-    def end(self, exit_code: int | None = 0, signal: int | None = None) -> None:
-        self.on_event({"type": "kernel_exited", "exit_code": exit_code, "signal": signal, "tail": ""})
+    def end(self, exit_code: int | None = 0, signal: int | None = None, **more: str) -> None:
+        self.on_event({"type": "kernel_exited", "exit_code": exit_code, "signal": signal, "tail": "", **more})
 
 
 class Bench:
@@ -98,6 +98,24 @@ def test_cancelling_asks_in_the_task_s_own_time(bench: Bench) -> None:
     assert command.stopped == []
     bench.tasks.hear({"type": "task_cancel", "task_id": "t"})
     assert command.stopped == [5.0]
+
+
+def test_what_the_launcher_said_is_the_cause_of_a_bad_end_alone(bench: Bench) -> None:
+    bench.task("well").end(0, launcher="slow today")
+    bench.task("badly").end(1, launcher="no copy on node 7")
+    known = bench.task("known")
+    known.on_event({"type": "workspace", "ok": False, "detail": "the folder is missing"})
+    known.end(1, launcher="copy 0 exited with 1")
+    asked = bench.task("asked")
+    bench.tasks.hear({"type": "task_cancel", "task_id": "asked"})
+    asked.end(143, launcher="ended on request")
+    problems = {message["task_id"]: message["problem"] for message in bench.told if message["type"] == "task_ended"}
+    assert problems == {
+        "well": "",
+        "badly": "The launcher said: no copy on node 7",
+        "known": "the folder is missing",
+        "asked": "",
+    }
 
 
 def test_when_the_session_ends_all_are_stopped_and_none_begins(bench: Bench) -> None:
