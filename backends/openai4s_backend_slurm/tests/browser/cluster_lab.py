@@ -69,7 +69,7 @@ class ClusterLab(Lab):
         return self.step_daemons()  # one ended while it was looked at
 
     def every_job(self) -> set[str]:
-        """The numbers of all that were ever submitted."""
+        """The numbers of all that were submitted, as far back as the controller remembers."""
         return {job["id"] for job in self.cluster.admin.jobs(are_over=True)}
 
     def _give_away(self) -> None:

@@ -86,7 +86,7 @@ def test_a_server_that_stops_takes_what_is_queued_along(
     wait_until(lambda: not lab.jobs(), "no job is left in the queue", 40)
     lab.start()
     wait_until(lambda: not lab.alive(), "every session is over", 40)
-    assert lab.every_job() == before, "nothing was submitted again"
+    assert not lab.every_job() - before, "something was submitted again"
 
 
 def test_a_server_that_is_killed_and_comes_back_ends_what_is_queued_and_says_so(
@@ -101,7 +101,7 @@ def test_a_server_that_is_killed_and_comes_back_ends_what_is_queued_and_says_so(
     lab.start()
     queued.expect_ended("The Jupyter server that owned this session went away", 90)
     wait_until(lambda: not lab.jobs(), "no job is left in the queue", 40)
-    assert lab.every_job() == before, "nothing was submitted again"
+    assert not lab.every_job() - before, "something was submitted again"
     queued.press(queued.toast("server that owned this session went away").filter(has_text="waits-"), "Start again")
     queued.expect_ready()
     assert not queued.our_errors
@@ -146,5 +146,5 @@ def test_a_firewall_that_opens_lets_the_session_go_on_by_itself(kept_away: Noteb
     kept_away.expect_ready(60)
     kept_away.run("6*7")
     expect(kept_away.outputs.last).to_have_text("42", timeout=30 * SECOND)
-    assert lab.every_job() == before
+    assert not lab.every_job() - before
     assert not kept_away.our_errors
