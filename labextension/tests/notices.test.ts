@@ -110,6 +110,15 @@ describe('an end that is near', () => {
     expect(shown(soon)).toEqual([]);
   });
 
+  it('of a machine that was lost is not told of the one that took its place', () => {
+    const long = { ...READY, walltime_ends_at: '2026-11-29T22:09:00.000Z' };
+    shown(long);
+    board.walltimeWarned(session().workload_id, true);
+    expect(shown(long)).toHaveLength(1);
+    const texts = shown({ ...long, recoveries: 1 }).map(notice => notice.text);
+    expect(texts.filter(text => text.includes("machine's time ends"))).toEqual([]);
+  });
+
   it("of the machine's time is announced once, and a later end again", () => {
     const at = (walltime_ends_at: string): string => shown({ ...READY, walltime_ends_at })[0].key;
     board.walltimeWarned(session().workload_id, true);

@@ -62,6 +62,10 @@ export class NoticeBoard {
     const notices: INotice[] = [];
     for (const session of snapshot.sessions) {
       const seen = this._seen.get(session.workload_id);
+      if (session.recoveries > (this._recoveries.get(session.workload_id) ?? session.recoveries)) {
+        this._walltimeWarned.delete(session.workload_id); // that was the end of an allocation which is lost
+      }
+      this._recoveries.set(session.workload_id, session.recoveries);
       const isHere = session.kernels.some(kernel => isOpenHere(kernel.kernel_id));
       if (session.state !== 'ended') {
         this._seen.set(session.workload_id, look(session, seen));
@@ -221,6 +225,7 @@ export class NoticeBoard {
 
   private readonly _seen = new Map<string, ISeen>();
   private readonly _walltimeWarned = new Set<string>();
+  private readonly _recoveries = new Map<string, number>();
   private readonly _ends = new Map<string, number>();
   /** The kernels whose start was told. */
   private readonly _started = new Set<string>();
