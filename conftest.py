@@ -113,19 +113,37 @@ class OrdinaryUser:
         return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
+_ACCOUNTS = pytest.StashKey[list[str]]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Each process of pytest-xdist gets an account before the first test, and keeps it until the last has ended.
+
+    Whoever makes or removes one replaces /etc/shadow, which is hidden from the sessions that run meanwhile.
+    """
+    if os.getuid() == 0:
+        name = _make_account()
+        node.config.stash.setdefault(_ACCOUNTS, []).append(name)
+        node.workerinput["account"] = name
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    for name in config.stash.get(_ACCOUNTS, []):
+        _remove_account(name)
+
+
 @pytest.fixture(scope="session")
-def ordinary_user() -> Iterator[OrdinaryUser]:
+def ordinary_user(request: pytest.FixtureRequest) -> Iterator[OrdinaryUser]:
     """As root a throw-away account, removed with all its processes at the end; otherwise the current account."""
     if os.getuid() != 0:
         entry = pwd.getpwuid(os.getuid())
         yield OrdinaryUser(entry.pw_name, entry.pw_uid, entry.pw_gid, Path(entry.pw_dir), is_throw_away=False)
         return
-    name = f"o4stest{secrets.token_hex(4)}"
-    base = Path(tempfile.mkdtemp(prefix="o4su-", dir="/tmp"))
-    base.chmod(0o711)
-    subprocess.run(["useradd", "-M", "-d", str(base / "home"), "-s", "/bin/sh", name], check=True)
+    given = getattr(request.config, "workerinput", {}).get("account")
+    name = given or _make_account()
     entry = pwd.getpwnam(name)
-    user = OrdinaryUser(name, entry.pw_uid, entry.pw_gid, base / "home", is_throw_away=True)
+    user = OrdinaryUser(name, entry.pw_uid, entry.pw_gid, Path(entry.pw_dir), is_throw_away=True)
     try:
         user.home.mkdir(mode=0o700)
         os.chown(user.home, user.uid, user.gid)
@@ -136,9 +154,23 @@ def ordinary_user() -> Iterator[OrdinaryUser]:
             )
         yield user
     finally:
-        _end_processes_of(user.uid)
-        subprocess.run(["userdel", name], check=False)
-        shutil.rmtree(base, ignore_errors=True)
+        if not given:
+            _remove_account(name)
+
+
+def _make_account() -> str:
+    name = f"o4stest{secrets.token_hex(4)}"
+    base = Path(tempfile.mkdtemp(prefix="o4su-", dir="/tmp"))
+    base.chmod(0o711)
+    subprocess.run(["useradd", "-M", "-d", str(base / "home"), "-s", "/bin/sh", name], check=True)
+    return name
+
+
+def _remove_account(name: str) -> None:
+    entry = pwd.getpwnam(name)
+    _end_processes_of(entry.pw_uid)
+    subprocess.run(["userdel", name], check=False)
+    shutil.rmtree(Path(entry.pw_dir).parent, ignore_errors=True)
 
 
 def _end_processes_of(uid: int) -> None:
