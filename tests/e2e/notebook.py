@@ -87,6 +87,11 @@ class Notebook:
         theirs = self.page.locator(".jp-Dialog").filter(has_text="Server Connection Error")
         self.page.add_locator_handler(theirs, lambda: theirs.get_by_role("button", name="Close").click())
 
+    def closes_failed_start(self) -> None:
+        """From now on: Jupyter's own dialog, which comes if a start has failed by the time that it is answered."""
+        theirs = self.page.locator(".jp-Dialog").filter(has_text="Error Starting Kernel")
+        self.page.add_locator_handler(theirs, lambda: theirs.locator(".jp-mod-accept").click())
+
     def toast(self, words: str) -> Locator:
         return self.page.locator(".Toastify__toast").filter(has_text=words)
 

@@ -121,16 +121,17 @@ def test_who_has_scrolled_up_in_a_log_stays_there(open_lab: Notebook) -> None:
 
 def test_a_start_that_is_refused_says_so_in_the_badge_and_in_the_panel(open_lab: Notebook) -> None:
     open_lab.lab.write_notebook("closed.ipynb", "closed")
+    open_lab.closes_failed_start()
     open_lab.load("closed.ipynb")
-    open_lab.close_dialog("names the backend 'elsewhere'")
     open_lab.expect_ended("names the backend 'elsewhere'")
-    card = open_lab.show_panel().locator('.openai4s-Card[data-state="failed"]')
+    card = open_lab.show_panel().locator('.openai4s-Card[data-state="failed"]').filter(has_text="closed.ipynb")
     expect(card.locator(".openai4s-Card-state")).to_have_text("Refused")
     expect(card).to_contain_text("Install it, or choose another profile.")
     expect(card.locator("[data-action]")).to_have_text(["Try again"])
-    card.locator("[data-action]").click()
-    open_lab.close_dialog("names the backend 'elsewhere'")
-    expect(open_lab.show_panel().locator('.openai4s-Card[data-state="failed"]')).to_have_count(1, timeout=20 * SECOND)
+    with open_lab.page.expect_request(lambda asked: "api/sessions" in asked.url and asked.method in ("POST", "PATCH")):
+        card.locator("[data-action]").click()
+    expect(card).to_have_count(1, timeout=20 * SECOND)
+    expect(card).to_contain_text("names the backend 'elsewhere'")
 
 
 def test_a_session_is_stopped_from_the_running_panel(open_lab: Notebook, wait_until: Callable[..., Any]) -> None:
