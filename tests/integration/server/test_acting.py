@@ -225,9 +225,10 @@ async def test_a_session_is_stopped_by_name_while_it_runs_and_its_kernel_is_show
 
 
 async def test_what_is_over_is_started_again_before_jupyter_has_noticed_its_end(
-    queue: Queue, start_server: StartServer, no_process_left: Any
+    queue: Queue, start_server: StartServer, work: Path, no_process_left: Any
 ) -> None:
     queue.open()
+    (work / "a.ipynb").write_text(NOTEBOOK)
     async with start_server("--AsyncIOLoopKernelRestarter.time_to_dead=600") as server:
         opened = await server.open_session(queue.kernel, "a.ipynb")
         workload_id = (await newest(server))["workload_id"]
