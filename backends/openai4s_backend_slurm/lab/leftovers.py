@@ -55,14 +55,21 @@ def end_jobs(layout: Layout, patience_s: float = 5.0) -> None:
 
 
 def cut_power(layout: Layout) -> None:
-    """End every job and the supervisor that Slurm has around it, at once: none of them says or writes another word."""
+    """End every job and the supervisor that Slurm has around it, at once: none of them says or writes another word.
+
+    Children first: a group of stopped processes whose last parent ends is told to go on, and would have last words.
+    """
     of_jobs = [process for process in processes(layout) if _is_of_a_job(process) or _name(process) == "slurm_script"]
-    above = {parent.pid: parent for process in of_jobs for parent in _parents(process)}
+    parents = {process: _parents(process) for process in of_jobs}
+    above = {parent.pid: parent for found in parents.values() for parent in found}
     supervisors = [process for process in above.values() if _name(process) == "slurmstepd"]
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for process in (*supervisors, *of_jobs):
-            with contextlib.suppress(psutil.Error):
-                process.send_signal(number)
+    deepest_first = sorted(of_jobs, key=lambda process: len(parents[process]), reverse=True)
+    for process in (*supervisors, *of_jobs):
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(signal.SIGSTOP)
+    for process in (*deepest_first, *supervisors):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
     psutil.wait_procs([*supervisors, *of_jobs], timeout=_PATIENCE_S)
 
 
