@@ -45,6 +45,7 @@ from openai4s_provisioner.testing.control_lab import ControlLab
 from openai4s_provisioner.testing.faulty_backends import FakeAllocation, ManualClock, ObedientBackend
 
 POLICY = Policy(call_deadline_s=5.0, workspace_settle_s=0.05)
+FORGOTTEN_FOR_GOOD_S = 10 * max(POLICY.gone_debounce_s, POLICY.settle_window_s)
 MEMORY = "/dev/shm"  # thousands of commits, none of which has to outlive the machine
 MOODS = {
     "submit": ("lands", "lands, answer lost", "lands late", "never lands", "rejected"),
@@ -143,6 +144,8 @@ class Histories(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 5.0, 20.0, 61.0, 301.0]), turns=st.integers(1, 4))
     def time_passes(self, seconds: float, turns: int) -> None:
         for _ in range(turns):
+            if self.forgets_since is not None and self.clock() + seconds - self.forgets_since >= FORGOTTEN_FOR_GOOD_S:
+                return  # what no question and no cancel has found for so long is believed gone, and that is stated
             self.clock.forward(seconds)
             self.do(self.lab.turns())
 
