@@ -21,6 +21,7 @@ from .shape import Layout
 MARK = "OPENAI4S_SLURM_LAB"
 _CGROUPS = Path("/sys/fs/cgroup")
 _PATIENCE_S = 10.0
+_SUPERVISOR = "slurmstepd"
 
 
 def processes(layout: Layout) -> list[psutil.Process]:
@@ -62,7 +63,7 @@ def cut_power(layout: Layout) -> None:
     of_jobs = [process for process in processes(layout) if _is_of_a_job(process) or _name(process) == "slurm_script"]
     parents = {process: _parents(process) for process in of_jobs}
     above = {parent.pid: parent for found in parents.values() for parent in found}
-    supervisors = [process for process in above.values() if _name(process) == "slurmstepd"]
+    supervisors = [process for process in above.values() if _name(process) == _SUPERVISOR]
     deepest_first = sorted(of_jobs, key=lambda process: len(parents[process]), reverse=True)
     for process in (*supervisors, *of_jobs):
         with contextlib.suppress(psutil.Error):
@@ -88,7 +89,18 @@ def end_everything(layout: Layout, deadline_s: float = 10.0) -> None:
 
 def _belongs(process: psutil.Process, layout: Layout) -> bool:
     environment = _environment(process)
-    return environment.get(MARK) == str(layout.folder) or _names_a_job(environment, layout)
+    return (
+        environment.get(MARK) == str(layout.folder)
+        or _names_a_job(environment, layout)
+        or (_name(process) == _SUPERVISOR and _writes_into(process, layout.folder))
+    )
+
+
+def _writes_into(process: psutil.Process, folder: Path) -> bool:
+    """A supervisor writes its title over its environment; what it has open, its node's log, still says whose it is."""
+    with contextlib.suppress(psutil.Error):
+        return any(file.path.startswith(f"{folder}/") for file in process.open_files())
+    return False
 
 
 def _is_of_a_job(process: psutil.Process) -> bool:

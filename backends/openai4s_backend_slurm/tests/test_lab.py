@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from openai4s_backend_slurm.lab import Account, Cluster, Shape, leftovers
@@ -109,6 +110,27 @@ def test_all_of_it_as_one_ordinary_user(folder: Path, ordinary_user: Any, wait_u
         assert {process.uids().real for process in leftovers.processes(cluster.layout)} == {ordinary_user.uid}
         job = submit(cluster, ordinary_user, "-p", "gpu", "--gres=gpu:1", script="true")
         wait_until(lambda: state(cluster, job) == "COMPLETED", "the job to complete")
+
+
+def test_a_supervisor_that_is_left_alone_is_found_all_the_same(folder: Path, wait_until: Any) -> None:
+    """Its node's daemon and its job are gone, and it has written over its own environment."""
+    with Cluster(folder, Shape(one_user=one_user())) as cluster:
+        cluster.run(["sbatch", "-w", "c1", "--wrap", "sleep 600", "-o", "/dev/null"])
+        wait_until(lambda: leftovers.jobs(cluster.layout), "its job to run")
+        supervisors = {
+            parent
+            for process in leftovers.jobs(cluster.layout)
+            for parent in process.parents()
+            if parent.name() == "slurmstepd"
+        }
+        assert supervisors
+        cluster.nodes["c1"].kill()
+        for one in supervisors:
+            one.suspend()
+        for process in leftovers.jobs(cluster.layout):
+            process.kill()
+        assert supervisors <= set(leftovers.processes(cluster.layout))
+    assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in supervisors)
 
 
 MAKER = """
